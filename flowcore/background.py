@@ -11,7 +11,6 @@ class PeriodicThread:
     """A context manager with one thread, which has ended at its exit.
 
     Args:
-        name: Name of the thread.
         work: Function to call. An exception ends the thread, so the function handles its own.
         interval_s: Seconds from the end of one call to the start of the next.
         at_once: Call it at the start, too, and not only after the first interval.

@@ -1,28 +1,31 @@
 """Backlog: whether the records being read are backlog or live, and what changes while they are backlog.
 
-A source enters and leaves backlog by its lag. A combination of channels, such as the inputs of a query, is in
-backlog if any channel is, and live once every channel has reported that it is live. While a channel has
-reported nothing, the combination is unknown and the last emitted status holds. A backlog can be read again,
-so it needs fewer checkpoints. `flowcore.flush` holds the rules of flush buffers in backlog.
+A source enters and leaves backlog by its lag. A combination of channels, such as the partitions of a topic,
+is in backlog if any channel is, and live once every channel has reported that it is live. While a channel has
+reported nothing, the combination is unknown and the last emitted status holds. A channel that has ended does
+not count; when all have ended, nothing changes. A backlog can be read again, so it needs fewer checkpoints.
+`flowcore.flush` holds the rules of flush buffers in backlog.
 
 Pure: the clock is passed in. Times are integer milliseconds.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowcore.channels import find_ignored, partition_of
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 
 __all__ = [
     "LEAST_RECORDS",
-    "ChannelStatus",
+    "BacklogProgress",
     "CheckpointInterval",
-    "QueryInputs",
+    "MergedBacklog",
     "Thresholds",
     "batch_records",
-    "open_channels",
-    "receive",
 ]
 
 
@@ -62,94 +65,129 @@ class Thresholds:
         return lag > (self.leave if before else self.enter)
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStatus:
-    """The backlog status of each channel.
+class MergedBacklog:
+    """The backlog statuses of the channels of one input, and their combination.
+
+    Args:
+        channels: Their names; no channel has reported yet. A channel may be added with its first report.
+        senders: The senders that the input declares; None if any may write to it.
 
     Attributes:
-        backlog: The last report of each channel, None before the first.
-        emitted: The status emitted downstream last, None if there is none.
+        backlog: The status emitted downstream last, None if there is none.
+
+    >>> merged = MergedBacklog(["0", "1"])
+    >>> [merged.receive("1", backlog=True), merged.receive("1", backlog=False)]
+    [RecordAttributes(backlog=True), None]
+    >>> merged.receive("0", backlog=False)
+    RecordAttributes(backlog=False)
     """
 
-    backlog: tuple[bool | None, ...]
-    emitted: bool | None = None
+    __slots__ = ("_channels", "_senders", "backlog")
+
+    def __init__(self, channels: Iterable[str] = (), senders: Collection[str] | None = None) -> None:
+        self._channels: dict[str, bool | None] = dict.fromkeys(channels)
+        self._senders = senders
+        self.backlog: bool | None = None
+
+    def receive(self, channel: str, *, backlog: bool | None) -> RecordAttributes | None:
+        """Take the report of a channel; return what is to be emitted downstream, if the status changes.
+
+        Args:
+            channel: Its name, or ``partition/sender`` if the senders to a partition are channels.
+            backlog: Its status; None if it has ended, so that the others decide.
+        """
+        if "/" in channel and channel not in self._channels and self._ignores(channel):
+            return None
+        self._channels.pop(partition_of(channel), None)
+        self._channels.pop(channel, None)
+        if backlog is not None:
+            self._channels[channel] = backlog
+        statuses = self._channels.values()
+        combined = any(statuses)
+        is_known = combined or (statuses and None not in statuses)
+        if not is_known or combined == self.backlog:
+            return None
+        self.backlog = combined
+        return RecordAttributes(combined)
+
+    def snapshot(self, known: Iterable[str]) -> dict[str, Any]:
+        """The state as JSON-able data; short if the channels are the known ones, and agree."""
+        agree = self._channels == dict.fromkeys(known, self.backlog)
+        return {"backlog": self.backlog, "channels": None if agree else self._channels}
+
+    @classmethod
+    def restored(
+        cls, kept: Mapping[str, Any], known: Iterable[str], senders: Collection[str] | None = None
+    ) -> MergedBacklog:
+        """The state of a `snapshot`, without the channels that the input does not declare any more."""
+        merged = cls((), senders)
+        merged.backlog = kept["backlog"]
+        if kept["channels"] is None:
+            merged._channels = dict.fromkeys(known, merged.backlog)
+            return merged
+        merged._channels = {**kept["channels"]}
+        for channel in [each for each in merged._channels if "/" in each and merged._ignores(each)]:
+            del merged._channels[channel]
+        left = set(map(partition_of, merged._channels))
+        gone = {partition_of(each) for each in kept["channels"]} - left
+        merged._channels |= dict.fromkeys(gone)
+        return merged
+
+    def _ignores(self, channel: str) -> bool:
+        others = (each for each in self._channels if each != channel)
+        return bool(find_ignored([channel], others, self._senders))
 
 
-def open_channels(count: int) -> ChannelStatus:
-    """Channels that have reported nothing yet.
+class BacklogProgress:
+    """Backlog status of an operator or a query over all its inputs: backlog while any of them is.
 
-    Raises:
-        ConfigurationError: ``count`` is not positive.
-    """
-    if count < 1:
-        msg = f"channels={count} is not positive: nothing would ever be emitted downstream; pass channels > 0"
-        raise ConfigurationError(msg)
-    return ChannelStatus((None,) * count)
-
-
-def receive(
-    channels: ChannelStatus, channel: int, attributes: RecordAttributes
-) -> tuple[ChannelStatus, RecordAttributes | None]:
-    """The status after the report of one channel, and what is to be emitted downstream, if anything.
+    Inputs that have no status do not count.
 
     Args:
-        channels: The status before.
-        attributes: The report.
+        inputs: The known channels of each input.
+        ignored: The inputs that do not count.
+        senders: Of each input that declares them, its senders.
 
-    Raises:
-        ConfigurationError: There is no such channel.
-
-    >>> _, emitted = receive(open_channels(2), 1, RecordAttributes(backlog=True))
-    >>> emitted
-    RecordAttributes(backlog=True)
-    """
-    if not 0 <= channel < len(channels.backlog):
-        msg = (
-            f"channel {channel} is not one of {len(channels.backlog)}: its report would count for another; "
-            f"pass 0 to {len(channels.backlog) - 1}"
-        )
-        raise ConfigurationError(msg)
-    backlog = (*channels.backlog[:channel], attributes.backlog, *channels.backlog[channel + 1 :])
-    combined = any(backlog)
-    if combined == channels.emitted or (not combined and None in backlog):
-        return ChannelStatus(backlog, channels.emitted), None
-    return ChannelStatus(backlog, combined), RecordAttributes(combined)
-
-
-class QueryInputs:
-    """Backlog status of a query; its channels are its bounded results and its sources, by name.
-
-    A bounded result is in backlog until it is committed, a source while it lags
-    (`Thresholds`).
-
-    Args:
-        pending: Names of the bounded results that it joins; they begin in backlog.
-        sources: Names of the sources that it reads; their status is unknown at first.
-
-    >>> inputs = QueryInputs(["catalog"], ["bids"])
-    >>> inputs.backlog
-    True
-    >>> inputs.update("catalog", backlog=False), inputs.update("bids", backlog=False)
-    (None, RecordAttributes(backlog=False))
+    Attributes:
+        backlog: The status emitted downstream last, None if there is none.
     """
 
-    def __init__(self, pending: Iterable[str], sources: Iterable[str]) -> None:
-        pending = tuple(pending)
-        self._numbers = {name: number for number, name in enumerate((*pending, *sources))}
-        self._channels = open_channels(len(self._numbers))
-        for name in pending:
-            self.update(name, backlog=True)
+    def __init__(
+        self,
+        inputs: Mapping[str, Collection[str]],
+        ignored: Collection[str] = (),
+        senders: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        self._known = inputs
+        self._senders = senders or {}
+        self._ignored = ignored
+        self._inputs: dict[str, MergedBacklog] = {}
+        self.backlog: bool | None = None
 
-    @property
-    def backlog(self) -> bool | None:
-        """The status emitted downstream last, None if there is none."""
-        return self._channels.emitted
+    def receive(self, source: str, channel: str, *, backlog: bool | None) -> RecordAttributes | None:
+        """Take the report of a channel of an input, as `MergedBacklog.receive` does."""
+        if source not in self._inputs:
+            self._inputs[source] = MergedBacklog(self._known[source], self._senders.get(source))
+        self._inputs[source].receive(channel, backlog=backlog)
+        statuses = {each.backlog for name, each in self._inputs.items() if name not in self._ignored} - {None}
+        combined = True in statuses
+        if not statuses or combined == self.backlog:
+            return None
+        self.backlog = combined
+        return RecordAttributes(combined)
 
-    def update(self, name: str, *, backlog: bool) -> RecordAttributes | None:
-        """Take the report of one input; return what is to be emitted downstream, if the status changes."""
-        attributes = RecordAttributes(backlog)
-        self._channels, emitted = receive(self._channels, self._numbers[name], attributes)
-        return emitted
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON-able data."""
+        inputs = {name: each.snapshot(self._known[name]) for name, each in self._inputs.items()}
+        return {"backlog": self.backlog, "inputs": inputs} if inputs else {}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Apply a `snapshot`; removed inputs are ignored."""
+        self.backlog = kept.get("backlog")
+        for name, each in kept.get("inputs", {}).items():
+            if name in self._known:
+                senders = self._senders.get(name)
+                self._inputs[name] = MergedBacklog.restored(each, self._known[name], senders)
 
 
 LEAST_RECORDS = 10_000

@@ -9,13 +9,22 @@ FlowcoreError
 |   +-- FormatError                        a value format that is unknown, or does not fit its schema
 |   +-- InvalidWindowError                 windows, triggers or evictors that cannot work
 +-- InstallationError                      something that flowcore needs is missing on this machine
++-- OutageError                            a run misses something that may come back: it may start again
+|   +-- UnreachableBrokerError (also BrokerError)  a broker does not answer
+|   +-- DiskFullError (also RunError)      a file cannot be written, since there is no space
+|   +-- ExpiredLeaseError (also RunError)  leases could not be renewed in time
+|   +-- LoweredLimitError (also RunError)  a topic takes smaller messages than before
+|   +-- MissingStateError (also StateError)  the folder of the checkpoints is gone
 +-- ResultError                            a bounded result is missing, half-written or changed
 +-- BrokerError                            Kafka cannot be started or reached
 +-- SerializationError                     bytes or a value that a serializer refuses
 |   +-- OnlyRecordsError                   anything but a record, handed to a value-only serializer
 +-- NoTimestampError                       the timestamp of a record that has none was read
 +-- StateError                             state that this operator cannot restore
+|   +-- DamagedCheckpointError             a file of a checkpoint that cannot be read
 +-- RunError                               a stage or a live query failed while it ran
+    +-- DeliveryError                      a batch that cannot be delivered exactly once
+    +-- LostRecordsError                   a topic has removed records that a query has not read
     +-- FunctionError                      a user's function raised, or emitted a wrong record
     +-- ObjectReuseError                   a user's function broke its promise about records
 
@@ -28,15 +37,23 @@ from typing import Self
 __all__ = [
     "BrokerError",
     "ConfigurationError",
+    "DamagedCheckpointError",
+    "DeliveryError",
+    "DiskFullError",
     "ElementError",
+    "ExpiredLeaseError",
     "FlowcoreError",
     "FormatError",
     "FunctionError",
     "InstallationError",
     "InvalidWindowError",
+    "LostRecordsError",
+    "LoweredLimitError",
+    "MissingStateError",
     "NoTimestampError",
     "ObjectReuseError",
     "OnlyRecordsError",
+    "OutageError",
     "PlanError",
     "ResultError",
     "RunError",
@@ -44,6 +61,7 @@ __all__ = [
     "SerializationError",
     "SettingsError",
     "StateError",
+    "UnreachableBrokerError",
 ]
 
 
@@ -83,12 +101,20 @@ class InstallationError(FlowcoreError):
     """Something that flowcore needs is missing on this machine; the message has the command to install it."""
 
 
+class OutageError(FlowcoreError):
+    """Something outside of the flow is away and may come back; starting again is right, however often."""
+
+
 class ResultError(FlowcoreError):
     """A bounded result that is missing, half-written, or different from its manifest."""
 
 
 class BrokerError(FlowcoreError):
     """A Kafka broker or topic that cannot be started, reached or used."""
+
+
+class UnreachableBrokerError(OutageError, BrokerError):
+    """A Kafka broker that does not answer in time."""
 
 
 class SerializationError(FlowcoreError):
@@ -118,8 +144,36 @@ class StateError(FlowcoreError):
     """State of another version or of another operator, which cannot be restored."""
 
 
+class MissingStateError(OutageError, StateError):
+    """The folder of the checkpoints is gone, as if its disk were not mounted."""
+
+
+class DamagedCheckpointError(StateError):
+    """A file of a checkpoint that cannot be read; the message names it, and the ways to continue."""
+
+
 class RunError(FlowcoreError):
     """A stage or a live query that failed while it ran; the message names flow, stage and operator."""
+
+
+class DiskFullError(OutageError, RunError):
+    """A file that cannot be written: its disk or its quota is full, or its file system is read-only."""
+
+
+class ExpiredLeaseError(OutageError, RunError):
+    """The leases of a run that could not be renewed in time, so that it does not write any more."""
+
+
+class LoweredLimitError(OutageError, RunError):
+    """A topic that takes smaller messages than when a run began; the next start takes the new limit."""
+
+
+class LostRecordsError(RunError):
+    """A topic has removed records that a query has not read; the message has their offsets."""
+
+
+class DeliveryError(RunError):
+    """A batch that cannot be delivered exactly once: the ledger of its query says something else."""
 
 
 class FunctionError(RunError):

@@ -37,6 +37,7 @@ _SLOTS = 6  # a real-time query occupies one per partition
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session as flowcore starts it, with a JVM that compiles quickly."""
+    from flowcore.spark.operators.key_groups import WORKER_POOL  # noqa: PLC0415
     from flowcore.spark.run.session import session  # noqa: PLC0415 - tests without Spark do not import it
 
     settings = Settings.of(
@@ -45,8 +46,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "execution.short-lived": "true",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.files.minPartitionNum": "1",
+            # An idle query asks the broker for offsets so often; Spark's 10 ms take a quarter of a core.
+            "spark.sql.streaming.pollingDelay": "50ms",
         },
         environment={},
     )
     with session(settings, "tests", slots=_SLOTS) as started:
+        # All functions of all tests share a pool of Python workers, which takes seconds to start. Spark sets
+        # the second variable for some of them only, and so would start another pool.
+        started.sparkContext.environment |= {WORKER_POOL: "tests", "SPARK_SIMPLIFIED_TRACEBACK": "1"}
         yield started

@@ -5,12 +5,14 @@ Each raises `PlanError` with the operator's name.
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from types import EllipsisType
 from typing import NoReturn
 
 from flowcore.api.connectors import KafkaTopic, Sink, Source
-from flowcore.api.operators import Operator
+from flowcore.api.operators import Operator, Read, StatefulOperator, Write
+from flowcore.api.schema import Schema
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import PlanError
 
@@ -19,18 +21,30 @@ __all__ = [
     "refuse",
     "require_alike",
     "require_attributes",
+    "require_comparable",
+    "require_cut",
     "require_deletable",
     "require_distinct",
     "require_flushable",
     "require_join",
+    "require_keys",
     "require_name",
+    "require_no_channels",
+    "require_own_topic",
     "require_readable",
+    "require_same_types",
+    "require_ttl",
     "require_unambiguous",
     "require_writable",
 ]
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_PLAIN = {
+    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "BINARY", "DATE",
+    "TIMESTAMP", "TIMESTAMP_NTZ",
+}  # fmt: skip
+"""Types of which no two are spelled differently and mean the same."""
 
 
 def refuse(message: str) -> NoReturn:
@@ -57,13 +71,31 @@ def require_distinct(operator: str, columns: Sequence[str]) -> None:
         )
 
 
-def require_join(left: Operator, right: Operator, name: str, how: str) -> None:
+def require_ttl(name: str, ttl: timedelta | EllipsisType | None) -> timedelta | None:
+    """The time to live of a join of two unbounded streams, which must be written."""
+    if isinstance(ttl, EllipsisType):
+        refuse(
+            f"operator {name!r} joins two unbounded streams without ttl=: each record would be kept for ever "
+            "for partners that may come; pass ttl=timedelta(hours=1), or ttl=None if it is kept for ever, or "
+            "use join_interval"
+        )
+    return ttl
+
+
+def require_join(
+    left: Operator, right: Operator, name: str, how: str, ttl: timedelta | EllipsisType | None
+) -> None:
     """Check that the right side is bounded, and that the kind of join can run over the left side."""
     if not right.bounded:
         refuse(
             f"operator {name!r} needs a bounded input, and {right.name!r} is unbounded: it would wait for an "
             f"end that never comes; put the unbounded side left ({right.name}.join({left.name}, ...)), or "
             "give its topic until="
+        )
+    if ttl is not ...:
+        refuse(
+            f"operator {name!r}: ttl={ttl!r}, and {right.name!r} is bounded: its rows are read once, and no "
+            "others come; leave ttl= out"
         )
     allowed = ("inner", "left", "semi", "anti") + (("right", "full") if left.bounded else ())
     if how not in allowed:
@@ -73,6 +105,70 @@ def require_join(left: Operator, right: Operator, name: str, how: str) -> None:
             else "there is no such join"
         )
         refuse(f"operator {name!r}: how={how!r}: {why}; pass one of {', '.join(allowed)}")
+
+
+def require_keys(node: Operator) -> None:
+    """Check that an operator can find state by its key, as far as its type is known.
+
+    Raises:
+        PlanError: A column of the key is a list or a map, or contains one.
+    """
+    if not isinstance(node, StatefulOperator) or node.compiled().value != "key-group":
+        return
+    known = node.inputs[0].types()
+    for column in node.by:
+        kind = known.get(column.lower(), "")
+        if _has_collection(kind):
+            refuse(
+                f"operator {node.name!r}: by={column!r} is {kind}: arrays, maps and structs with them have "
+                "no equality for finding state, so a key would not be found again; use its parts as keys, "
+                f"or text: 'to_json({column}) as key'"
+            )
+
+
+def require_comparable(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """Check that values of columns joined on can be equal, as far as their types are known.
+
+    Raises:
+        PlanError: One is a list, a map or a struct, and the other one is not.
+    """
+    mine, theirs = left.types(), right.types()
+    for one, other in pairs:
+        types = mine.get(one.lower()), theirs.get(other.lower())
+        shapes = [None if kind is None else _shape(kind) for kind in types]
+        if None not in shapes and shapes[0] != shapes[1]:
+            refuse(
+                f"operator {name!r}: {one!r} of {left.name!r} is {types[0]} and {other!r} of {right.name!r} "
+                f"is {types[1]}: no value of one equals one of the other; join on columns of one type, for "
+                "instance an item of the array or to_json(...) of it"
+            )
+
+
+def require_same_types(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """Check that columns joined on by key group have one type, as far as their types are known.
+
+    Raises:
+        PlanError: They are of two types of single values.
+    """
+    mine, theirs = left.types(), right.types()
+    for one, other in pairs:
+        types = mine.get(one.lower(), ""), theirs.get(other.lower(), "")
+        if types[0] != types[1] and _PLAIN.issuperset(types):
+            refuse(
+                f"operator {name!r}: {one!r} of {left.name!r} is {types[0]}, and {other!r} of {right.name!r} "
+                f"is {types[1]}: equal values would be in different key groups; cast one of them, for "
+                f"instance with_columns({other}='CAST({other} AS {types[0]})')"
+            )
+
+
+def _shape(kind: str) -> str:
+    """``ARRAY``, ``MAP`` or ``STRUCT``, or nothing for a type of single values."""
+    outer = kind.upper().partition("<")[0].strip()
+    return outer if outer in ("ARRAY", "MAP", "STRUCT") else ""
+
+
+def _has_collection(kind: str) -> bool:
+    return bool(re.search(r"\b(ARRAY|MAP)<|^(ARRAY|MAP)$", kind.upper()))
 
 
 def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -140,6 +236,15 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         )
 
 
+def require_no_channels(name: str, sink: Sink) -> None:
+    """Check that a sink declares no channels: its only channel is the query that writes it."""
+    if isinstance(sink, KafkaTopic) and sink.channels is not None:
+        refuse(
+            f"sink {name!r}: channels={sink.channels!r} of topic {sink.name!r}, and only its readers choose "
+            "channels: nothing would be left out; declare them at the source that reads the topic"
+        )
+
+
 def require_deletable(name: str, sink: Sink, deleted: str, key: tuple[str, ...] | None) -> None:
     """Check that a record can delete an earlier one in a sink."""
     if not isinstance(sink, KafkaTopic):
@@ -153,6 +258,54 @@ def require_deletable(name: str, sink: Sink, deleted: str, key: tuple[str, ...] 
             f"sink {name!r}: deleted={deleted!r}, and {what}: a tombstone would delete nothing; pass key= "
             "other columns"
         )
+
+
+def require_cut(node: Operator, name: str, topic: KafkaTopic, schema: Schema | None) -> Schema:
+    """Check that a topic can carry a stream to the next query, and return the columns of its values."""
+    if node.bounded:
+        refuse(
+            f"cut {name!r}: {node.name!r} is bounded, and a stage hands its result over as a whole: there is "
+            "nothing to cut; leave .through(...) out"
+        )
+    if topic.elements not in ("plain", "tagged"):
+        refuse(
+            f"cut {name!r}: topic {topic.name!r} has elements={topic.elements!r}, and timestamps and "
+            "watermarks cross a cut: they would be lost; leave elements out"
+        )
+    if topic.until is not None or topic.start != "earliest":
+        refuse(
+            f"cut {name!r}: topic {topic.name!r} is read from start={topic.start!r} until={topic.until!r}: "
+            "records that were written to it would be lost; leave start and until out"
+        )
+    if schema is None:
+        refuse(
+            f"cut {name!r}: the types of {', '.join(node.columns)} are not known before the flow runs: the "
+            "next query could not read them; pass schema='id BIGINT, price DOUBLE'"
+        )
+    have, want = ({column.lower() for column in columns} for columns in (node.columns, schema.names))
+    if have != want:
+        refuse(
+            f"cut {name!r}: its schema and the columns of {node.name!r} differ in "
+            f"{', '.join(sorted(have ^ want))}: a column would be lost, or null in each record; name exactly "
+            f"{', '.join(node.columns)}, or select fewer before it"
+        )
+    return schema
+
+
+def require_own_topic(node: Operator, operators: Iterable[Operator]) -> None:
+    """Check that no other source or sink of the flow uses the topic of a cut."""
+    topic = node.topic
+    for other in operators if topic else ():
+        pair = (node, other)
+        cuts = [each for each in pair if isinstance(each, Write) and each.is_cut]
+        is_pair = isinstance(node, Read) and node.written_by is other
+        if topic and other.topic and other.topic.name == topic.name and cuts and not is_pair:
+            user = other.name if cuts[0] is node else node.name
+            refuse(
+                f"operator {node.name!r}: {cuts[0].name!r} cuts the flow with topic {topic.name!r}, which "
+                f"{user!r} uses too: records of two streams would mix, or a query would read what it writes "
+                "without end; give the cut a topic of its own"
+            )
 
 
 def require_attributes(node: Operator) -> None:
@@ -198,15 +351,38 @@ def flush_interval_ms(operator: str, flush: timedelta | None) -> int | None:
     return flush // MILLISECOND
 
 
+def ttl_ms(operator: str, ttl: timedelta | None) -> int | None:
+    """Convert a time to live that was declared with an operator to milliseconds.
+
+    Raises:
+        PlanError: It is not a length of time, is not positive, or has a part of a millisecond.
+    """
+    if ttl is None:
+        return None
+    if not isinstance(ttl, timedelta) or ttl < MILLISECOND or ttl % MILLISECOND:
+        refuse(
+            f"operator {operator!r}: ttl={ttl!r} is not a positive number of whole milliseconds: state "
+            "would be removed at once; pass for instance timedelta(hours=1)"
+        )
+    return ttl // MILLISECOND
+
+
 def require_flushable(node: Operator) -> None:
     """Check that an operator with an interval of its own can be buffered.
 
     Raises:
         PlanError: It cannot.
     """
-    found = node.flush_obstacle() if node.flush_ms and not node.bounded else None
+    if not node.flush_ms:
+        return
+    flush = show_duration(timedelta(milliseconds=node.flush_ms))
+    if node.bounded:
+        refuse(
+            f"operator {node.name!r}: flush={flush}, and its input is bounded: it emits once, at the end of "
+            "its input, so that the interval would have no effect; leave flush out"
+        )
+    found = node.flush_obstacle()
     if found is not None:
-        flush = show_duration(timedelta(milliseconds=node.flush_ms or 0))
         refuse(
             f"operator {node.name!r}: flush={flush}, and {found.why}: results that nothing replaces would "
             f"be lost; {found.change}, or leave flush out"

@@ -1,13 +1,17 @@
 """The operators at the ends of a flow: sources and sinks."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from flowcore.api.connectors import ADDED_LATER, KafkaTopic, Sink, Source
+from flowcore.api.connectors import ADDED_LATER, KafkaTopic, Position, Sink, Source
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.node import Operator, Origins
 from flowcore.api.schema import Schema
 from flowcore.api.value_formats import runs_in_python
+from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = ["Read", "Write"]
 
@@ -51,19 +55,44 @@ class _End(Operator):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Read(_End):
-    """A source."""
+    """A source.
+
+    Attributes:
+        written_by: The sink of the same flow that writes its topic, if a cut joins them.
+    """
 
     source: Source
     schema: Schema
+    written_by: Write | None = field(default=None, metadata=ADDED_LATER)
 
     @property
     def connector(self) -> Source:
         return self.source
 
+    @property
+    def dead_letter(self) -> str:
+        """The topic of its bad records."""
+        assert self.topic is not None  # noqa: S101 - only messages of Kafka become dead letters
+        return self.topic.dead_letter
+
+    @property
+    def watermark(self) -> WatermarkStrategy | None:
+        return self.topic.watermark if self.topic is not None else None
+
+    def types(self) -> Mapping[str, str]:
+        return self.schema.types
+
     def describe(self) -> str:
-        text = f"read {self._connector_text()}"
+        text = f"read {self._connector_text()}{', a cut' if self.written_by else ''}"
         topic = self.topic
-        if topic is None or (topic.event_time is None and topic.watermark is None):
+        if topic is None:
+            return text
+        if self.written_by is None:
+            until = "" if topic.until is None else f" until {_show_position(topic.until)}"
+            text += f" from {_show_position(topic.start)}{until}"
+        if topic.channels is not None:
+            text += f", control elements of {', '.join(topic.channels)} only"
+        if topic.event_time is None and topic.watermark is None:
             return text
         watermarks = f", {topic.watermark}" if topic.watermark else ""
         return f"{text}, event time {topic.event_time or 'as Kafka keeps it'}{watermarks}"
@@ -72,7 +101,7 @@ class Read(_End):
         return {column.lower(): frozenset({(self.name, column)}) for column in self.columns}
 
     def alignment(self) -> Decision | None:
-        strategy = self.topic.watermark if self.topic is not None else None
+        strategy = self.watermark
         if strategy is None or strategy.max_drift_ms is None:
             return None
         reasons = (
@@ -92,19 +121,43 @@ class Write(_End):
 
     Attributes:
         deleted: The column that is true where a record deletes its key; it is not written.
+        is_cut: A source of the same flow reads its topic.
     """
 
     sink: Sink
     deleted: str | None = field(default=None, metadata=ADDED_LATER)
+    is_cut: bool = field(default=False, metadata=ADDED_LATER)
 
     @property
     def connector(self) -> Sink:
         return self.sink
 
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns that name the folders of its files."""
+        return () if isinstance(self.sink, KafkaTopic) else tuple(self.sink.partition_by)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Readers of committed records see each of its records once."""
+        return self.topic is not None and self.topic.delivery == "exactly-once"
+
     def describe(self) -> str:
         key = f", key {', '.join(self.key) or 'constant'}" if self.key is not None else ""
         deleted = f", tombstones where {self.deleted}" if self.deleted is not None else ""
-        return f"write {self._connector_text()}{key}{deleted}"
+        delivery = ", exactly once" if self.exactly_once else ""
+        cut = ", a cut" if self.is_cut else ""
+        folders = f", a folder for each {', '.join(self.partition_by)}" if self.partition_by else ""
+        return f"write {self._connector_text()}{cut}{key}{folders}{deleted}{delivery}"
+
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        yield from _End.realtime_obstacles(self)
+        if self.exactly_once:
+            yield Obstacle(
+                f"{self.name} is written exactly once, a batch in a transaction, and real-time mode emits "
+                "records before their batch is known",
+                f"give {self.name} delivery='at-least-once', and let its readers drop repeats by flowcore-id",
+            )
 
     def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - it writes all
         return self.inputs[0].columns
@@ -114,3 +167,16 @@ class Write(_End):
 
     def flush_obstacle(self) -> Obstacle:
         return Obstacle("it is a sink")
+
+
+def _show_position(position: Position) -> str:
+    """A position in a topic as text.
+
+    >>> _show_position({1: 7, 0: 5})
+    '0@5, 1@7'
+    """
+    if isinstance(position, datetime):
+        return position.isoformat()
+    if isinstance(position, str):
+        return position
+    return ", ".join(f"{partition}@{offset}" for partition, offset in sorted(position.items()))

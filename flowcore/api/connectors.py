@@ -16,8 +16,13 @@ from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = [
     "ADDED_LATER",
+    "DEDUPLICATE_WITHIN",
+    "LONGEST_CHANNEL",
+    "RECORD_ID_HEADER",
     "Csv",
+    "Delivery",
     "Elements",
+    "Files",
     "Frame",
     "Isolation",
     "Json",
@@ -38,6 +43,18 @@ Elements = Literal["plain", "tagged", "value-only", "auto"]
 Isolation = Literal["read_committed", "read_uncommitted"]
 """Which records of transactions a source reads."""
 
+Delivery = Literal["at-least-once", "exactly-once"]
+"""How often a sink writes a record that is processed again after a failure."""
+
+DEDUPLICATE_WITHIN = timedelta(hours=1)
+"""For how long the record ids of a topic are kept at least."""
+
+RECORD_ID_HEADER = "flowcore-id"
+"""The header with a record's id, and the column of a source that reads it."""
+
+LONGEST_CHANNEL = 255
+"""The most bytes in the name of a channel of a tagged topic."""
+
 ADDED_LATER = {"fingerprint": "unless default"}
 """Metadata of a field that was added later: with its default value it does not change a fingerprint."""
 
@@ -46,11 +63,15 @@ ADDED_LATER = {"fingerprint": "unless default"}
 class Parquet:
     """A Parquet file or a folder of them. As a source it is bounded.
 
-    ``schema``, the columns to read as Spark DDL, is needed to read, not to write.
+    Args:
+        schema: The columns to read, as Spark DDL; needed to read, not to write.
+        partition_by: Sinks only: the columns whose values name the folders of rows, ``day=2026-01-31``. They
+            are not in the files.
     """
 
     path: str
     schema: Schema | str | None = None
+    partition_by: str | tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +85,7 @@ class Csv:
         header: The first line of each file holds the names.
         delimiter: The separator of fields.
         options: Further options of Spark's CSV reader or writer, for instance ``timestampFormat``.
+        partition_by: Sinks only: see `Parquet`.
     """
 
     path: str
@@ -71,6 +93,7 @@ class Csv:
     header: bool = True
     delimiter: str = ","
     options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: str | tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +105,13 @@ class Json:
     Args:
         schema: The fields to read, as Spark DDL; needed to read, not to write.
         options: Further options of Spark's JSON reader or writer, for instance ``timestampFormat``.
+        partition_by: Sinks only: see `Parquet`.
     """
 
     path: str
     schema: Schema | str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: str | tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +128,7 @@ class KafkaTopic:
             at the start of the stage.
         key: Sinks only: the columns of the Kafka key. Default: the key of the stream, if any.
         partitions: Create a missing topic with this many partitions. A sink is always created; a source
-            only if this is given.
+            only if this is given. A topic that exists keeps its number, which a run logs as a warning.
         servers: ``host:port[,host:port]`` of its broker. Default: the setting.
         on_error: ``"dead-letter"``, or ``"fail"`` to stop at the first bad record.
         event_time: Sources only: column or Spark SQL expression of a record's timestamp, BIGINT
@@ -117,17 +142,30 @@ class KafkaTopic:
             sinks only: tagged if the flow needs timestamps, else value-only; the plan decides.
         headers: Write tag and timestamp of tagged elements to Kafka headers, so that other readers find the
             value unchanged.
+        channels: Sources of tagged elements only: the channels whose watermarks and other control elements
+            count, ``flow/query`` as in the header ``flowcore-channel``. Those of other channels are dead
+            letters. Default: any channel, of which the first 64 of a partition count.
+        deduplicate: Sources only: drop records whose header ``flowcore-id`` was read before. So a flow counts
+            each record once that another flow wrote at least once. Records without the header pass, and are
+            counted.
+        deduplicate_within: How far apart a record and its repeats are at most, as `Stream.deduplicate`'s
+            ``within``; None to keep every id for ever. Repeats are written when the other flow continues
+            after a failure, so it is longer than the longest time for which that flow may be down; in
+            processing time, the reader too. The default suits flows that are restarted by supervision, and
+            limits the state. A bounded topic is deduplicated as a whole.
         flushed: Sources only: the flush interval of the flow that writes the topic. Downstream buffers are
             then flushed right after its records arrive, and not an interval later.
         isolation: Sources only: ``"read_committed"`` leaves out records of transactions that were aborted and
             waits for open ones; ``"read_uncommitted"`` reads all.
+        delivery: Sinks of a live query only: ``"exactly-once"`` writes each batch in transactions, so that
+            readers of committed records see each record once. The query then runs in micro-batches or slices.
         format: The encoding of a value: ``json``, ``avro``, ``avro-confluent``, ``fixed``,
             ``protobuf``, ``raw``, or one that you `flowcore.serializers.formats.register`.
         format_options: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
 
     Raises:
         ConfigurationError: The name is empty, ``start`` is after the end, a time has no zone, the
-            watermark is not a strategy, or headers are set for elements without tags.
+            watermark is not a strategy, or headers or channels are set for elements without tags.
         FormatError: The format is unknown, does not accept the options, or cannot hold a column.
     """
 
@@ -143,8 +181,12 @@ class KafkaTopic:
     watermark: WatermarkStrategy | None = field(default=None, metadata=ADDED_LATER)
     elements: Elements = field(default="plain", metadata=ADDED_LATER)
     headers: bool = field(default=False, metadata=ADDED_LATER)
+    channels: tuple[str, ...] | None = field(default=None, metadata=ADDED_LATER)
     flushed: timedelta | None = field(default=None, metadata=ADDED_LATER)
     isolation: Isolation = field(default="read_committed", metadata=ADDED_LATER)
+    delivery: Delivery = field(default="at-least-once", metadata=ADDED_LATER)
+    deduplicate: bool = field(default=False, metadata=ADDED_LATER)
+    deduplicate_within: timedelta | None = field(default=DEDUPLICATE_WITHIN, metadata=ADDED_LATER)
     format: str = field(default="json", metadata=ADDED_LATER)
     format_options: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata=ADDED_LATER)
 
@@ -181,8 +223,9 @@ def from_frame(function: Callable[..., Any], schema: Schema | str) -> Frame:
     return Frame(function, schema)
 
 
-Source = Parquet | Csv | Json | KafkaTopic | Frame
-Sink = Parquet | Csv | Json | KafkaTopic
+Files = Parquet | Csv | Json
+Source = Files | KafkaTopic | Frame
+Sink = Files | KafkaTopic
 
 
 def _problems(topic: KafkaTopic) -> Iterator[str]:
@@ -196,6 +239,8 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
         yield f"on_error={topic.on_error!r} {of_topic} is not 'dead-letter' or 'fail'"
     yield from _position_problems(of_topic, "start", topic.start)
     yield from _position_problems(of_topic, "until", topic.until)
+    yield from _deduplication_problems(of_topic, topic)
+    yield from _channel_problems(of_topic, topic)
     if topic.until == "earliest":
         yield f"until='earliest' {of_topic} ends before its first record; pass 'latest'"
     if watermark is not None and not isinstance(watermark, WatermarkStrategy):
@@ -207,6 +252,8 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
         yield f"elements={topic.elements!r} {of_topic} is not one of {', '.join(get_args(Elements))}"
     if topic.isolation not in get_args(Isolation):
         yield f"isolation={topic.isolation!r} {of_topic} is not one of {', '.join(get_args(Isolation))}"
+    if topic.delivery not in get_args(Delivery):
+        yield f"delivery={topic.delivery!r} {of_topic} is not one of {', '.join(get_args(Delivery))}"
     if topic.headers and topic.elements in ("plain", "value-only"):
         yield (
             f"headers=True {of_topic} with elements={topic.elements!r}: there is neither tag nor timestamp "
@@ -216,6 +263,43 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
         yield (
             f"flushed={flushed!r} {of_topic} is not a time between two flushes of its writer; pass for "
             "instance timedelta(minutes=2), or leave it out"
+        )
+
+
+def _channel_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
+    channels: object = topic.channels
+    if channels is None:
+        return
+    shown = f"channels={channels!r} {of_topic}"
+    if not isinstance(channels, tuple) or not channels or not all(isinstance(each, str) for each in channels):
+        yield f"{shown} are not the names of channels; pass for instance channels=('sales/bids',)"
+        return
+    for name in channels:
+        size = len(name.encode(errors="surrogatepass"))
+        if not name or size > LONGEST_CHANNEL:
+            yield (
+                f"{shown}: the name {name[:100]!r} has {size} bytes, and names have 1 to "
+                f"{LONGEST_CHANNEL}: no control element would count; pass the name of the query that writes "
+                "them, such as 'sales/bids'"
+            )
+    if topic.elements != "tagged":
+        yield (
+            f"{shown} with elements={topic.elements!r}: only tagged elements have channels; pass "
+            "elements='tagged', or leave channels out"
+        )
+
+
+def _deduplication_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
+    within: object = topic.deduplicate_within
+    if within is not None and (not isinstance(within, timedelta) or within <= timedelta(0)):
+        yield (
+            f"deduplicate_within={within!r} {of_topic} is not a time above 0: no repeat would be found; pass "
+            "for instance timedelta(hours=6), or None to keep every id for ever"
+        )
+    if within != DEDUPLICATE_WITHIN and not topic.deduplicate:
+        yield (
+            f"deduplicate_within={within!r} {of_topic} without deduplicate=True: repeats would not be "
+            "dropped; pass deduplicate=True too, or leave it out"
         )
 
 

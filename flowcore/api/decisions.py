@@ -11,8 +11,6 @@ class Decision:
     """An outcome and why it was chosen.
 
     Attributes:
-        value: The outcome.
-        reasons: Why it was chosen.
         change: What a user could change to get the faster outcome, if there is one.
     """
 

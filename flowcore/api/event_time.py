@@ -1,24 +1,29 @@
-"""Event time of a source: the expressions that it declares, and the checks of their types.
+"""Event time of a source or in the middle of a flow: its expressions, and the checks of their types.
 
 They are checked from names and types alone, with no JVM. If sqlglot cannot derive the type of an
 expression, it is checked when the flow runs.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.annotate_types import annotate_types
-from sqlglot.optimizer.qualify import qualify
 
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
-from flowcore.api.operators import Read
+from flowcore.api.operators import MapBatches, Operator, Read, WithEventTime
 from flowcore.api.resolution import parse_row
-from flowcore.watermarks.strategies import Periodic, Punctuated
+from flowcore.watermarks.strategies import Periodic, Punctuated, WatermarkStrategy
 
-__all__ = ["event_time_expression", "marker_condition", "require_event_time", "watermark_expression"]
+__all__ = [
+    "build_event_time",
+    "event_time_expression",
+    "marker_condition",
+    "require_event_time",
+    "watermark_expression",
+]
 
 _Type = exp.DataType.Type
 _TIMES = {_Type.BIGINT, _Type.TIMESTAMP, _Type.TIMESTAMPTZ, _Type.TIMESTAMPLTZ, _Type.UNKNOWN}
@@ -26,21 +31,23 @@ _MILLISECONDS = {_Type.BIGINT, _Type.UNKNOWN}
 _CONDITIONS = {_Type.BOOLEAN, _Type.UNKNOWN}
 
 
-def event_time_expression(read: Read) -> Expression | None:
+def event_time_expression(node: Read | WithEventTime) -> Expression | None:
     """The expression for a record's timestamp: BIGINT milliseconds or TIMESTAMP; None for Kafka's own."""
-    topic = read.topic
+    if isinstance(node, WithEventTime):
+        return node.event_time
+    topic = node.topic
     text = topic.event_time if topic else None
-    return None if text is None else parse_row(read, read.name, text)
+    return None if text is None else parse_row(node, node.name, text)
 
 
-def marker_condition(read: Read) -> Expression | None:
-    """The condition under which a record is a marker; None unless the source's watermarks are punctuated."""
-    return _generator_expression(read, Punctuated)
+def marker_condition(node: Read | WithEventTime) -> Expression | None:
+    """The condition under which a record is a marker; None unless the watermarks are punctuated."""
+    return _generator_expression(node, Punctuated)
 
 
-def watermark_expression(read: Read) -> Expression | None:
+def watermark_expression(node: Read | WithEventTime) -> Expression | None:
     """The watermark that a record carries, BIGINT milliseconds; None unless the strategy is `periodic`."""
-    return _generator_expression(read, Periodic)
+    return _generator_expression(node, Periodic)
 
 
 def require_event_time(read: Read) -> None:
@@ -49,35 +56,128 @@ def require_event_time(read: Read) -> None:
     Raises:
         PlanError: A column does not exist, or an expression is of the wrong type.
     """
+    _require_types(read, {column.name: column.type for column in read.schema.columns})
+
+
+def build_event_time(
+    node: Operator, name: str, fields: Mapping[str, Any], event_time: str, watermark: WatermarkStrategy
+) -> WithEventTime:
+    """Check event time that is assigned downstream of ``node``, and make the operator.
+
+    Args:
+        fields: What every operator has.
+
+    Raises:
+        PlanError: A column does not exist, an expression is of the wrong type, ``watermark`` is not a
+            strategy, or it would not be known which records a watermark is about.
+    """
+    _require_strategy(name, watermark)
+    _require_partitions(node, name)
+    generator = watermark.generator
+    text = generator.expression if isinstance(generator, (Punctuated, Periodic)) else None
+    found = WithEventTime(
+        **fields,
+        event_time=parse_row(node, name, event_time),
+        strategy=watermark,
+        generator=None if text is None else parse_row(node, name, text),
+    )
+    schema = getattr(node, "schema", None)
+    _require_types(found, {each.name: each.type for each in schema.columns} if schema is not None else {})
+    return found
+
+
+def _require_strategy(name: str, watermark: object) -> None:
+    if not isinstance(watermark, WatermarkStrategy):
+        refuse(
+            f"operator {name!r}: watermark={watermark!r} is not a strategy: event time would not advance; "
+            "pass for instance bounded_out_of_orderness(timedelta(seconds=4))"
+        )
+    if watermark.max_drift_ms is not None:
+        refuse(
+            f"operator {name!r}: watermark={watermark}: only a source can read one partition more slowly "
+            "than others; leave out with_alignment(...), or give it to the topic"
+        )
+
+
+def _require_partitions(node: Operator, name: str) -> None:
+    """Check that it is known of each record from which partition of which topic it is."""
+    if node.bounded:
+        refuse(
+            f"operator {name!r}: event time over the bounded {node.name!r}: rows of a table carry no "
+            "timestamps from operator to operator; pass timestamp= to window(...), process(...) or "
+            "deduplicate(...)"
+        )
+    live = [each for each in node.upstream if not each.bounded]
+    for each in live:
+        why = None
+        if each.keeps_state:
+            why = "keeps state, and emits what it makes of records of several partitions"
+        elif each.takes_whole_frame:
+            why = "is a DataFrame function"
+        elif isinstance(each, MapBatches):
+            why = "gets batches"
+        elif isinstance(each, WithEventTime):
+            refuse(
+                f"operator {name!r}: event time is assigned downstream of {each.name!r}, which assigns it "
+                f"too: what {each.name!r} assigns would have no effect; leave one of them out"
+            )
+        if why is not None:
+            refuse(
+                f"operator {name!r}: event time is assigned downstream of {each.name!r}, which {why}: it is "
+                "not known from which partition a record is, so that no watermark could be made; assign "
+                f"event time upstream of {each.name!r}, or cut the flow there with .through('topic')"
+            )
+    sources = [each.name for each in live if isinstance(each, Read)]
+    if len(sources) > 1:
+        refuse(
+            f"operator {name!r}: event time is assigned to records of several sources, "
+            f"{' and '.join(sources)}: each partition of each of them needs a watermark of its own; assign "
+            "it to each of them, upstream of the union"
+        )
+
+
+def _generator_expression(node: Read | WithEventTime, kind: type[Punctuated | Periodic]) -> Expression | None:
+    generator = node.watermark.generator if node.watermark else None
+    if not isinstance(generator, kind):
+        return None
+    if isinstance(node, WithEventTime):
+        return node.generator
+    return parse_row(node, node.name, generator.expression)
+
+
+def _require_types(node: Read | WithEventTime, types: Mapping[str, str]) -> None:
+    """Check the types of the expressions; a column without a known type may have any."""
     _require_type(
-        read, "event_time", event_time_expression(read), _TIMES,
+        node, types, "event_time", event_time_expression(node), _TIMES,
         "neither BIGINT (milliseconds since 1970) nor TIMESTAMP, so no record would have a time; cast "
         "it, for instance event_time='cast(... as TIMESTAMP)'",
     )  # fmt: skip
     _require_type(
-        read, "watermark", watermark_expression(read), _MILLISECONDS,
+        node, types, "watermark", watermark_expression(node), _MILLISECONDS,
         "not BIGINT (milliseconds since 1970), so it would not be a watermark; pass for instance "
         "periodic('unix_millis(at) - 4000')",
     )  # fmt: skip
     _require_type(
-        read, "watermark", marker_condition(read), _CONDITIONS,
+        node, types, "watermark", marker_condition(node), _CONDITIONS,
         "not a condition, so no record could be recognised as a marker; pass for instance "
         "punctuated(\"kind = 'end-of-hour'\")",
     )  # fmt: skip
 
 
-def _generator_expression(read: Read, kind: type[Punctuated | Periodic]) -> Expression | None:
-    topic = read.topic
-    generator = topic.watermark.generator if topic and topic.watermark else None
-    return parse_row(read, read.name, generator.expression) if isinstance(generator, kind) else None
-
-
-def _require_type(
-    read: Read, what: str, expression: Expression | None, allowed: Container[exp.DType], problem: str
+def _require_type(  # noqa: PLR0917 - the expression, then what is said of it
+    node: Operator,
+    types: Mapping[str, str],
+    what: str,
+    expression: Expression | None,
+    allowed: Container[exp.DType],
+    problem: str,
 ) -> None:
     if expression is None:
         return
-    columns: dict[str, object] = {"t": {column.name: column.type for column in read.schema.columns}}
+    from sqlglot.optimizer.annotate_types import annotate_types  # noqa: PLC0415 - half of sqlglot
+    from sqlglot.optimizer.qualify import qualify  # noqa: PLC0415
+
+    columns: dict[str, object] = {"t": dict(types)}
     try:
         value = sqlglot.parse_one(expression.text, dialect="spark")
         query = exp.select(exp.alias_(value, "x")).from_("t")
@@ -86,4 +186,4 @@ def _require_type(
     except (SqlglotError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
         return
     if found and found.this not in allowed:
-        refuse(f"operator {read.name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")
+        refuse(f"operator {node.name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")

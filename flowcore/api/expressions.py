@@ -23,7 +23,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from flowcore.errors import PlanError
 
-__all__ = ["IDEMPOTENT", "Expression", "find_not_idempotent", "is_aggregate", "resolve"]
+__all__ = ["IDEMPOTENT", "Expression", "find_not_idempotent", "find_types", "is_aggregate", "resolve"]
 
 _VALUES = (exp.Condition, exp.Alias, exp.Aliases, exp.Star, exp.Interval,
            exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # fmt: skip
@@ -109,6 +109,25 @@ class Expression:
     def columns(self) -> tuple[str, ...]:
         """The columns it reads, each once, as the user spelled them."""
         return tuple(dict.fromkeys(name for name, _, _ in self.references))
+
+    @property
+    def exploded(self) -> tuple[Expression, bool] | None:
+        """The array of a call of ``explode`` or ``explode_outer``, and whether it is the latter.
+
+        ``explode_outer`` also gives a row for an array that is null or empty. None if it is any other
+        expression.
+
+        >>> Expression.parse("explode(split(tags, ',')) as tag", "x").exploded[0].text
+        "split(tags, ',')"
+        """
+        tree = sqlglot.parse_one(self.text, dialect="spark")
+        if not isinstance(tree, exp.Explode):
+            return None
+        function, _, first, *_, end = sqlglot.tokenize(self.text, dialect="spark")
+        name = function.text.lower()
+        if name not in ("explode", "explode_outer") or _contains(tree.this, *_GENERATORS, exp.Distinct):
+            return None
+        return Expression.parse(self.text[first.start : end.start], name), name == "explode_outer"
 
     def rename(self, names: Mapping[str, str]) -> str:
         """The text with every column renamed by ``names``, whose keys are lower case.
@@ -225,6 +244,38 @@ _NAMES: dict[type[exp.Expr], str] = {
     exp.ArrayUniqueAgg: "collect_set",
 }  # fmt: skip
 """The functions as sqlglot parses them; several names share a class."""
+
+
+_COLLECTIONS: dict[type[exp.Expr], str] = {
+    exp.Array: "ARRAY", exp.RegexpSplit: "ARRAY", exp.ArrayAgg: "ARRAY", exp.ArrayUniqueAgg: "ARRAY",
+    exp.Map: "MAP", exp.VarMap: "MAP",
+}  # fmt: skip
+"""Functions that make a list or a map of anything."""
+
+
+def find_types(expressions: Iterable[tuple[str, Expression]], known: Mapping[str, str]) -> dict[str, str]:
+    """The types of ``(name, expression)`` columns where they are certain: of columns, casts and lists.
+
+    Args:
+        known: The types of the columns that the expressions read.
+
+    >>> found = [("a", Expression.parse("x", "s")), ("b", Expression.parse("cast(y as INT)", "s"))]
+    >>> find_types(found, {"x": "STRING"})
+    {'a': 'STRING', 'b': 'INT'}
+    """
+    found = {name.lower(): _find_type(each.text, known) for name, each in expressions}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _find_type(text: str, known: Mapping[str, str]) -> str | None:
+    tree = sqlglot.parse_one(text, dialect="spark").unnest()
+    match tree:
+        case exp.Column(parts=[name]):
+            return known.get(name.name.lower())
+        case exp.Cast():
+            return str(tree.to.sql("spark"))
+        case _:
+            return _COLLECTIONS.get(type(tree))
 
 
 @cache

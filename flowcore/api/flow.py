@@ -6,26 +6,29 @@ declared, with the names of operator and column.
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
-from flowcore.api import checks
+from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes, collect_declared
-from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.changelog import find_deleted
+from flowcore.api.connectors import RECORD_ID_HEADER, Files, KafkaTopic, Sink, Source
 from flowcore.api.event_time import require_event_time
 from flowcore.api.expressions import resolve
 from flowcore.api.graph import Graph
-from flowcore.api.keyed_stream import KeyedStream
-from flowcore.api.operators import Read, Write
+from flowcore.api.joining_stream import JoiningStream
+from flowcore.api.operators import Deduplicate, Read, Write
 from flowcore.api.python_stream import PythonStream
 from flowcore.api.relational_stream import RelationalStream
 from flowcore.api.schema import Schema
-from flowcore.api.value_formats import check_written
+from flowcore.api.value_formats import check_written, value_schema
 from flowcore.errors import ConfigurationError, PlanError
 
 __all__ = ["Flow", "Stream", "load_flow"]
 
 
-class Stream(RelationalStream, PythonStream, KeyedStream):
+class Stream(RelationalStream, PythonStream, JoiningStream):
     """The output of one operator; its methods add operators downstream of it.
 
     Expressions are Spark SQL text over this stream's columns. Every method takes a ``name``, which
@@ -48,22 +51,82 @@ class Stream(RelationalStream, PythonStream, KeyedStream):
             sink: A `KafkaTopic`, or `Parquet`, `Csv`, `Json` files.
             key: Columns of the Kafka key; default: the sink's, else the stream's own key.
             deleted: A BOOLEAN column, which is not written. Where it is true, the record is a tombstone: its
-                value is null, which deletes its key.
+                value is null, which deletes its key. Default: the column ``is_deleted`` of an `aggregate`
+                whose groups may lose all their rows, if the stream still has it.
 
         Raises:
             PlanError: Later records replace or delete earlier ones, and the sink has no key to say which.
         """
+        self._write(name, sink, key=key, deleted=deleted, attributes=attributes)
+
+    def through(
+        self, topic: KafkaTopic | str, *, schema: Schema | str | None = None, name: str | None = None
+    ) -> Self:
+        """Cut the flow: one live query writes this stream to a topic, and the next one reads it there.
+
+        Operators that cannot run in one query can then follow each other. Timestamps, watermarks and other
+        control elements cross in the topic, which has tagged elements, so event time continues. A record that
+        is written again after a restart is in the topic twice, with one record id: ``deduplicate=True`` of
+        the topic drops the second one.
+
+        Args:
+            topic: The topic of the cut, or its name; nothing else in the flow may read or write it.
+                ``event_time`` and ``watermark`` replace what crosses, for a stream without timestamps.
+            schema: The types of all columns, as Spark DDL. Default: the schema of the topic, else the
+                one that the last operator declares.
+            name: The name of the source that reads the topic; the sink is called ``to_<name>``. Default: the
+                name of the topic.
+
+        Raises:
+            PlanError: The stream is bounded, its columns are not those of the schema, the topic has another
+                use in the flow, or would not hold what crosses.
+        """
+        node = self.operator
+        topic = KafkaTopic(topic) if isinstance(topic, str) else topic
+        name = name or topic.name
+        declared = schema or value_schema(topic) or getattr(node, "schema", None)
+        known = None if declared is None else Schema.parse(declared)
+        checked = checks.require_cut(node, name, topic, known)
+        topic = replace(topic, schema=checked, elements="tagged")
+        sink = replace(topic, event_time=None, watermark=None, channels=None)
+        written = self._write(f"to_{name}", sink, is_cut=True)
+        read = Read(
+            name=name, inputs=(), columns=_source_columns(name, topic, checked), source=topic,
+            schema=checked, bounded=False, key=node.key, updating=node.updating, written_by=written,
+        )  # fmt: skip
+        require_event_time(read)
+        stream = self.append(read)
+        return stream.append(_drop_repeats(read, topic)) if topic.deduplicate else stream
+
+    def _write(
+        self,
+        name: str,
+        sink: Sink,
+        *,
+        key: str | Sequence[str] | None = None,
+        deleted: str | None = None,
+        attributes: Attributes | None = None,
+        is_cut: bool = False,
+    ) -> Write:
         node = self.operator
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
         named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
         checks.require_writable(node, name, sink, keys)
+        checks.require_no_channels(name, sink)
+        if deleted is None and keys and not is_cut and {*keys} <= {*(node.key or ())}:
+            deleted = find_deleted(node)
         if deleted is not None:
             (deleted,) = resolve((deleted,), node.columns, name, f"deleted={deleted!r}")
             checks.require_deletable(name, sink, deleted, keys)
         if isinstance(sink, KafkaTopic):
             check_written(sink, [each for each in node.columns if each != deleted], name, keys)
-        self.graph.register(Write(**self._fields(name, attributes, key=keys), sink=sink, deleted=deleted))
+        else:
+            sink = _with_folders(sink, node.columns, name)
+        fields = self._fields(name, attributes, key=keys)
+        written = Write(**fields, sink=sink, deleted=deleted, is_cut=is_cut)
+        self.graph.register(written)
+        return written
 
 
 class Flow(Graph):
@@ -96,12 +159,48 @@ class Flow(Graph):
         checks.require_readable(name, source)
         bounded = not isinstance(source, KafkaTopic) or source.until is not None
         node = Read(
-            name=name, inputs=(), columns=schema.names, source=source, schema=schema,
+            name=name, inputs=(), columns=_source_columns(name, source, schema), source=source, schema=schema,
             bounded=bounded, declared_attributes=collect_declared(attributes),
         )  # fmt: skip
         require_event_time(node)
         self.register(node)
-        return Stream(self, node)
+        stream = Stream(self, node)
+        if isinstance(source, KafkaTopic) and source.deduplicate:
+            return stream.append(_drop_repeats(node, source))
+        return stream
+
+
+def _with_folders(sink: Files, columns: Sequence[str], name: str) -> Files:
+    """The sink with the columns that name its folders as the stream names them."""
+    given = sink.partition_by
+    folders = resolve((given,) if isinstance(given, str) else given, columns, name, f"partition_by={given!r}")
+    checks.require_distinct(name, folders)
+    if len(folders) == len(columns):
+        checks.refuse(
+            f"sink {name!r}: partition_by names each of {', '.join(columns)}: no column would be left for "
+            "the files; name fewer"
+        )
+    return replace(sink, partition_by=folders)
+
+
+def _source_columns(name: str, source: Source, schema: Schema) -> tuple[str, ...]:
+    """The columns of a source: those of its values, and the record id if repeats are dropped by it."""
+    if not isinstance(source, KafkaTopic) or not source.deduplicate:
+        return schema.names
+    columns = (*schema.names, RECORD_ID_HEADER)
+    checks.require_distinct(name, columns)
+    return columns
+
+
+def _drop_repeats(node: Read, topic: KafkaTopic) -> Deduplicate:
+    """Deduplication of a source's records by their ids; a bounded source is read as a whole."""
+    name, within = f"{node.name}.deduplicated", None if node.bounded else topic.deduplicate_within
+    within_ms = window_checks.deduplication_ms(name, within)
+    return Deduplicate(
+        name=name, inputs=(node,), columns=node.schema.names, bounded=node.bounded,
+        key=node.key, updating=node.updating, by=(RECORD_ID_HEADER,), within_ms=within_ms,
+        pass_null_keys=True, time=window_checks.deduplication_time(node, name, within_ms),
+    )  # fmt: skip
 
 
 def load_flow(text: str) -> Flow:

@@ -18,8 +18,9 @@ class RichFunction:
     """An optional base class for functions with state.
 
     `open` is called in a worker before the first record, `close` when the worker ends, or the task in a
-    bounded stage. Such a function may keep its output records, so they are copied unless the function
-    declares otherwise.
+    bounded stage. If it has the method ``process_record_attributes``, this is called with
+    `flowcore.elements.RecordAttributes` before the first record and at each change. Such a function may keep
+    its output records, so they are copied unless the function declares otherwise.
     """
 
     def open(self) -> None:

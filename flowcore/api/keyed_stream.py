@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.functions import require_function
 from flowcore.api.graph import StreamCore
-from flowcore.api.operators import SideOutput
+from flowcore.api.operators import Deduplicate, EventTimeSort, Ranked, SideOutput
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, find_side_columns
@@ -49,6 +49,7 @@ class KeyedStream(StreamCore):
         time: WindowTime = "event",
         timestamp: str | None = None,
         uses: Sequence[str] | None = None,
+        ttl: timedelta | None = None,
         flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
@@ -67,6 +68,8 @@ class KeyedStream(StreamCore):
             timestamp: Bounded input only: column or expression of a row's time, BIGINT milliseconds or
                 TIMESTAMP.
             uses: The columns that its Python functions read; default: all.
+            ttl: `Global` only: how long after its last record, in processing time, a key is kept. Its next
+                record begins a new window. Default: for ever.
             flush: As for `aggregate`, with the latest result of each key and window.
 
         Raises:
@@ -78,6 +81,7 @@ class KeyedStream(StreamCore):
         config = WindowConfig(
             assigner=build_assigner(windows, name), function=_NO_FUNCTION, time=time, trigger=trigger,
             evictor=evictor, allowed_lateness_ms=lateness_ms(allowed_lateness), late=late,
+            ttl_ms=checks.ttl_ms(name, ttl),
         )  # fmt: skip
         row_time = None if timestamp is None else parse_row(self.operator, name, timestamp)
         window_checks.require_windows(self.operator, name, config, row_time)
@@ -156,6 +160,7 @@ class KeyedStream(StreamCore):
                 bounded.
         """
         name = name or self.graph.free_name("reduce")
+        checks.ttl_ms(name, ttl)
         require_function(function, name)
         types = Schema.parse(schema)
         fields = self._keyed_fields(name, by, types.names, flush, attributes, columns=types.names)
@@ -166,8 +171,149 @@ class KeyedStream(StreamCore):
             KeyedProcess(**{**fields, "key": keys, "updating": True}, function=process, schema=types)
         )
 
+    def deduplicate(
+        self,
+        *,
+        by: str | Sequence[str],
+        within: timedelta | None,
+        keep: Literal["first"] = "first",
+        timestamp: str | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Pass the first record of each key, and drop what repeats it within a time.
+
+        A record repeats another one if that one has the same key, has passed, and has a timestamp less than
+        ``within`` away. What passes keeps its columns, its timestamp and its record id. The time is event
+        time if all sources set watermarks, otherwise processing time; `within` of processing time must be
+        longer than the time for which the flow is stopped between two runs.
+
+        Args:
+            by: Column or columns of the key. Null equals null, as in Spark.
+            within: Keys are kept for one to two times as long. None: for ever, which fills the disk in the
+                end.
+            keep: ``"first"``, in order of arrival; of bounded input, in order of ``timestamp``.
+            timestamp: Bounded input only: as for `window`.
+
+        Raises:
+            PlanError: A column is unknown, the length is not above 0, or records replace earlier ones.
+        """
+        node, name = self.operator, name or self.graph.free_name("deduplicate")
+        window_checks.require_first(node, name, keep)
+        limit_ms = window_checks.deduplication_ms(name, within)
+        row_time = None if timestamp is None else parse_row(node, name, timestamp)
+        window_checks.require_timestamp(node, name, row_time, needed=limit_ms is not None)
+        fields = self._fields(name, attributes, key=node.key, by=resolve_key(node, name, by))
+        time = window_checks.deduplication_time(node, name, limit_ms)
+        return self.append(Deduplicate(**fields, within_ms=limit_ms, time=time, timestamp=row_time))
+
+    def sort_by_event_time(
+        self,
+        *,
+        by: str | Sequence[str] = (),
+        late: LateRecords = "drop",
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Emit the records of each key in order of event time, when the watermark reaches them.
+
+        Records with equal timestamps are in order of arrival. A record keeps its columns, its timestamp and
+        its record id. It is late if the watermark has reached it before it arrives.
+
+        Args:
+            by: Column or columns of the key; none for the order in each partition of the sources. Null equals
+                null, as in Spark.
+            late: ``"drop"`` (and count) late records, or ``"side-output"``: see `late`.
+
+        Raises:
+            PlanError: A column is unknown, the stream is bounded or has no watermarks, or records replace
+                earlier ones.
+        """
+        node, name = self.operator, name or self.graph.free_name("sort_by_event_time")
+        window_checks.require_sortable(node, name)
+        fields = self._fields(name, attributes, key=node.key, by=resolve_key(node, name, by))
+        return self.append(EventTimeSort(**fields, late=late))
+
+    def latest(
+        self,
+        *,
+        by: str | Sequence[str],
+        timestamp: str | None = None,
+        ttl: timedelta | None = None,
+        flush: timedelta | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Keep the newest row of each key, which replaces the earlier ones.
+
+        Rows are in order of event time if all sources set watermarks, otherwise of arrival. Of rows with one
+        timestamp the last to arrive is the newest. Over bounded input the rows are emitted once, at its end.
+        Over unbounded input a row is emitted if it is the newest of its key after its batch.
+
+        Args:
+            by: Column or columns of the key. Null equals null, as in Spark.
+            timestamp: Bounded input only, and needed there: as for `window`.
+            ttl: Unbounded input only: how long after its last record, in processing time, a key is kept. Its
+                next record is the newest, however old it is. Default: for ever.
+            flush: As for `aggregate`.
+
+        Raises:
+            PlanError: A column is unknown, records replace earlier ones, ``ttl`` is given and the input is
+                bounded, or ``timestamp`` is missing or given in vain.
+        """
+        node, name = self.operator, name or self.graph.free_name("latest")
+        row_time = None if timestamp is None else parse_row(node, name, timestamp)
+        window_checks.require_rankable(node, name)
+        window_checks.require_order_in_time(node, name, row_time)
+        fields = self._ranked_fields(name, by, ttl, flush, attributes)
+        timed = node.bounded or window_checks.find_missing_watermarks(node, name) is None
+        time: Literal["event", "arrival"] = "event" if timed else "arrival"
+        return self.append(
+            Ranked(**fields, key=fields["by"], n=1, order=(), time=time, rank=None, timestamp=row_time)
+        )
+
+    def top_n(
+        self,
+        n: int,
+        *,
+        by: str | Sequence[str] = (),
+        order: str | Sequence[str],
+        rank: str = "rank",
+        ttl: timedelta | None = None,
+        flush: timedelta | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Keep the first ``n`` rows of each key in an order, with their rank from 1.
+
+        Over bounded input the rows are emitted once, at its end. Over unbounded input the row of each rank
+        that has changed is emitted after each batch; ``by`` and the rank are the key under which it replaces
+        the earlier one.
+
+        Args:
+            by: Column or columns of the key; none for one key for all. Null equals null, as in Spark.
+            order: Columns such as ``"price desc"``; without ``desc`` small values come first. Nulls are the
+                smallest values, as in Spark. Of equal rows the first to arrive comes first.
+            rank: The name of the column of the rank, which is added last.
+            ttl: Unbounded input only: how long after its last record, in processing time, the rows of a key
+                are kept. Its next record has rank 1. Default: for ever.
+            flush: As for `aggregate`.
+
+        Raises:
+            PlanError: A column is unknown or there is one named ``rank``, the order names none, ``n`` is not
+                positive, records replace earlier ones, or ``ttl`` is given and the input is bounded.
+        """
+        node, name = self.operator, name or self.graph.free_name("top_n")
+        window_checks.require_rankable(node, name)
+        parsed = window_checks.rank_order(node, name, n, order)
+        fields = self._ranked_fields(name, by, ttl, flush, attributes)
+        columns = (*node.columns, rank)
+        checks.require_distinct(name, columns)
+        fields |= {"columns": columns, "key": (*fields["by"], rank)}
+        return self.append(Ranked(**fields, n=n, order=parsed, time="arrival", rank=rank))
+
     def side_output(self, output: str) -> Self:
-        """The records that a window or a process function emits to a side output.
+        """The records that an operator with state emits to a side output.
 
         Raises:
             PlanError: There is no side output of this name.
@@ -182,12 +328,28 @@ class KeyedStream(StreamCore):
 
     @property
     def late(self) -> Self:
-        """The records that came too late for all their windows, with the columns of the windows' input.
+        """The late records of windows or of a sort, with the columns of its input.
 
         Raises:
-            PlanError: It is not the result of windows with ``late="side-output"``.
+            PlanError: It is not the result of one with ``late="side-output"``.
         """
         return self.side_output(LATE_OUTPUT)
+
+    def _ranked_fields(
+        self,
+        name: str,
+        by: str | Sequence[str],
+        ttl: timedelta | None,
+        flush: timedelta | None,
+        attributes: Attributes | None,
+    ) -> dict[str, Any]:
+        node = self.operator
+        if ttl is not None:
+            window_checks.require_unbounded_for_ttl(node, name)
+        return self._fields(
+            name, attributes, flush=flush, updating=not node.bounded,
+            by=resolve_key(node, name, by), ttl_ms=checks.ttl_ms(name, ttl),
+        )  # fmt: skip
 
     def _keyed_fields(
         self,

@@ -17,6 +17,7 @@ from flowcore.api.attributes import OperatorAttributes
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
+from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = [
     "KeptState",
@@ -113,9 +114,6 @@ class Operator:
     keeps_timestamps: ClassVar[bool] = True
     """Each of its output records has the timestamp of an input record, or one of its own."""
 
-    repeats_records: ClassVar[bool] = False
-    """Several of its output records may be made of one source record."""
-
     emits_once_a_batch: ClassVar[bool] = False
     """It emits one output for each key and batch, so longer batches are enough to buffer its output."""
 
@@ -150,6 +148,11 @@ class Operator:
     @property
     def topic(self) -> KafkaTopic | None:
         """The Kafka topic that a source reads or a sink writes, None for anything else."""
+        return None
+
+    @property
+    def watermark(self) -> WatermarkStrategy | None:
+        """What makes watermarks of the timestamps of its records, None if it makes none."""
         return None
 
     def attributes(self) -> OperatorAttributes:
@@ -193,6 +196,18 @@ class Operator:
     def origins(self, known: Mapping[Operator, Origins]) -> Sequence[Origins]:
         return [known[parent] for parent in self.inputs]
 
+    def types(self) -> Mapping[str, str]:
+        """The types of its columns as Spark DDL, by name in lower case.
+
+        Only those that declarations say for certain. The others are known when Spark runs.
+        """
+        return {}
+
+    def passed_types(self, columns: Iterable[str]) -> Mapping[str, str]:
+        """The types of columns that it passes on from its first input unchanged."""
+        known = self.inputs[0].types()
+        return {name: known[name] for name in map(str.lower, columns) if name in known}
+
     def compiled(self) -> Decision:
         """In which form it runs."""
         return Decision("native", ("Spark has an expression for it",))
@@ -230,6 +245,11 @@ class Operator:
     def realtime_obstacles(self) -> Iterator[Obstacle]:
         """What in the operator itself keeps its query out of Spark's real-time mode."""
         yield from ()
+
+    @property
+    def repeats_records(self) -> bool:
+        """Several of its output records may be made of one source record."""
+        return False
 
     @property
     def needs_timestamps(self) -> bool:

@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Literal
 from flowcore.api.co_groups import SideAggregate
 from flowcore.api.connector_operators import Read, Write
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.expressions import Expression, find_not_idempotent
+from flowcore.api.deduplication import Deduplicate
+from flowcore.api.event_time_operator import WithEventTime, find_timed
+from flowcore.api.expressions import Expression, find_not_idempotent, find_types
 from flowcore.api.functions import name_of
 from flowcore.api.node import (
     KeptState,
@@ -24,34 +26,61 @@ from flowcore.api.node import (
     trace_to_all,
 )
 from flowcore.api.python_operators import Filter, FlatMap, Map, MapBatches, PythonOperator, PythonTransform
+from flowcore.api.ranking import Ranked
+from flowcore.api.retraction import ChangelogNormalize, DistinctAggregate, RetractingAggregate
+from flowcore.api.sorting import EventTimeSort
 from flowcore.api.stateful import KeyedProcess, SideOutput, StatefulOperator
+from flowcore.api.stream_joins import (
+    JoinAsOf,
+    JoinInterval,
+    JoinLatest,
+    JoinRegular,
+    JoinWindow,
+    StreamJoin,
+    join_types,
+)
 from flowcore.api.window_operator import Window
 
 __all__ = [
     "Aggregate",
     "Apply",
     "ChainOperator",
+    "ChangelogNormalize",
     "CoGroup",
+    "Deduplicate",
+    "DistinctAggregate",
     "Drop",
+    "EventTimeSort",
     "Filter",
     "FlatMap",
     "Join",
+    "JoinAsOf",
+    "JoinInterval",
+    "JoinLatest",
+    "JoinRegular",
     "JoinType",
+    "JoinWindow",
     "KeyedProcess",
     "Map",
     "MapBatches",
     "Operator",
+    "Projection",
     "PythonOperator",
     "PythonTransform",
+    "Ranked",
     "Read",
+    "RetractingAggregate",
     "Select",
     "SideOutput",
     "StatefulOperator",
+    "StreamJoin",
     "Union",
     "Where",
     "Window",
     "WithColumns",
+    "WithEventTime",
     "Write",
+    "find_timed",
 ]
 
 JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -61,12 +90,23 @@ ChainOperator = PythonOperator | KeyedProcess
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Select(Operator):
-    """Exactly these columns: ``(name, expression)``."""
-
-    is_row_wise: ClassVar[bool] = True
+class Projection(Operator):
+    """Computes columns: ``(name, expression)``; a base class."""
 
     expressions: tuple[tuple[str, Expression], ...]
+
+    @property
+    def repeats_records(self) -> bool:
+        return any(expression.generates for _, expression in self.expressions)
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.key is not None and not self.repeats_records
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Select(Projection):
+    """Exactly these columns."""
 
     def describe(self) -> str:
         return f"select {_named(self.expressions)}"
@@ -77,14 +117,13 @@ class Select(Operator):
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         return trace_expressions(self.origins(known), self.expressions)
 
+    def types(self) -> Mapping[str, str]:
+        return find_types(self.expressions, self.inputs[0].types())
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class WithColumns(Operator):
-    """All input columns and these: ``(name, expression)``."""
-
-    is_row_wise: ClassVar[bool] = True
-
-    expressions: tuple[tuple[str, Expression], ...]
+class WithColumns(Projection):
+    """All input columns and these."""
 
     def describe(self) -> str:
         return f"with {_named(self.expressions)}"
@@ -97,6 +136,11 @@ class WithColumns(Operator):
         inputs = self.origins(known)
         return {**inputs[0], **trace_expressions(inputs, self.expressions)}
 
+    def types(self) -> Mapping[str, str]:
+        known, made = self.inputs[0].types(), {name.lower() for name, _ in self.expressions}
+        passed = {name: kind for name, kind in known.items() if name not in made}
+        return {**passed, **find_types(self.expressions, known)}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Drop(Operator):
@@ -108,6 +152,9 @@ class Drop(Operator):
 
     def describe(self) -> str:
         return f"drop {', '.join(self.dropped)}"
+
+    def types(self) -> Mapping[str, str]:
+        return self.passed_types(self.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -123,6 +170,9 @@ class Where(Operator):
 
     def reads(self, used: Collection[str]) -> Collection[str]:
         return {*used, *self.condition.columns}
+
+    def types(self) -> Mapping[str, str]:
+        return self.passed_types(self.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -153,6 +203,9 @@ class Aggregate(Operator):
         inputs = self.origins(known)
         return {**trace_each(inputs, self.by), **trace_expressions(inputs, self.aggregates)}
 
+    def types(self) -> Mapping[str, str]:
+        return {**find_types(self.aggregates, {}), **self.passed_types(self.by)}
+
     def own_emission(self) -> Decision:
         if self.bounded:
             return Decision("at the end of input", ("a group is complete when its input has ended",))
@@ -165,7 +218,7 @@ class Aggregate(Operator):
     def unbounded_state(self) -> Decision | None:
         if self.bounded or not self.by:
             return None
-        change = f"use windows by {', '.join(self.by)}, or a process function with ttl="
+        change = f"declare ttl=, or use windows by {', '.join(self.by)}"
         return Decision("unbounded", ("it keeps a group for each key, and removes none",), (change,))
 
     def flush_obstacle(self) -> Obstacle | None:
@@ -197,6 +250,9 @@ class Join(Operator):
         # A row that only the right side has takes its key from there.
         keys = trace_pairs([left, right] if self.how in ("right", "full") else [left], self.on)
         return {**({} if self.how in ("semi", "anti") else right), **left, **keys}
+
+    def types(self) -> Mapping[str, str]:
+        return join_types(self)
 
     @property
     def keeps_keys_apart(self) -> bool:
@@ -240,10 +296,16 @@ class CoGroup(Operator):
 class Union(Operator):
     """All records of all inputs, columns matched by name."""
 
-    repeats_records: ClassVar[bool] = True
+    @property
+    def repeats_records(self) -> bool:
+        return True
 
     def describe(self) -> str:
         return "union"
+
+    def types(self) -> Mapping[str, str]:
+        first, *others = (each.types() for each in self.inputs)
+        return {name: kind for name, kind in first.items() if all(o.get(name) == kind for o in others)}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -17,7 +17,6 @@ class PythonOperator(Operator):
     """An operator with a Python function.
 
     Attributes:
-        function: What is called.
         uses: The input columns that it reads, as the input spells them; None for all.
         passes: The columns that each output record has, unchanged, from the record it is made of.
     """
@@ -67,13 +66,12 @@ class PythonOperator(Operator):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PythonTransform(PythonOperator):
-    """A Python operator whose function makes the output records.
-
-    Attributes:
-        schema: The columns of these records.
-    """
+    """A Python operator whose function makes the output records."""
 
     schema: Schema
+
+    def types(self) -> Mapping[str, str]:
+        return self.schema.types
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -105,14 +103,20 @@ class Filter(PythonOperator):
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         return trace_each(self.origins(known), self.columns)
 
+    def types(self) -> Mapping[str, str]:
+        return self.passed_types(self.columns)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FlatMap(PythonTransform):
     """Any number of records from each: ``dict -> Iterable[dict]``."""
 
     kind = "flat_map"
-    repeats_records = True
     key_hint = "give it key= one or more of its columns"
+
+    @property
+    def repeats_records(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

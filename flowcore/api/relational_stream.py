@@ -1,15 +1,19 @@
-"""Streams and Spark SQL: selections, filters, aggregates, joins and unions."""
+"""Streams and Spark SQL: selections, filters, aggregates and unions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Self
 
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
-from flowcore.api.expressions import resolve
+from flowcore.api.changelog import build_distinct_aggregate, build_retraction, find_replacing
+from flowcore.api.event_time import build_event_time
+from flowcore.api.expiring_aggregate import build_expiring_aggregate
+from flowcore.api.expressions import Expression, resolve
 from flowcore.api.graph import StreamCore
-from flowcore.api.operators import Aggregate, Drop, Join, JoinType, Select, Union, Where, WithColumns
-from flowcore.api.resolution import parse_aggregates, parse_row, parse_selection, resolve_join, select_key
+from flowcore.api.operators import Aggregate, Drop, Select, Union, Where, WithColumns
+from flowcore.api.resolution import parse_aggregates, parse_columns, parse_row, parse_selection, select_key
+from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = ["RelationalStream"]
 
@@ -22,14 +26,18 @@ class RelationalStream(StreamCore):
     ) -> Self:
         """Keep or compute exactly these columns: ``"id"``, ``"price * 2 as twice"``, ``"*"``.
 
+        ``"*"`` stands for the columns that no other expression names. ``"explode(tags) as tag"`` makes a
+        record for each element of an array.
+
         Raises:
-            PlanError: A column is unknown or named twice, an expression has no name or aggregates.
+            PlanError: A column is unknown or named twice, an expression has no name, aggregates, or makes
+                several records of one in another way than ``explode``.
         """
         name = name or self.graph.free_name("select")
         parsed = parse_selection(self.operator, name, expressions)
         columns = tuple(column for column, _ in parsed)
         checks.require_distinct(name, columns)
-        key = select_key(self.operator, parsed)
+        key = None if _generates(parsed) else select_key(self.operator, parsed)
         return self.append(
             Select(**self._fields(name, attributes, columns=columns, key=key), expressions=parsed)
         )
@@ -40,14 +48,15 @@ class RelationalStream(StreamCore):
         """Add columns, or replace those of the same name: ``with_columns(ratio="price / median")``.
 
         Raises:
-            PlanError: A column is unknown, or an expression aggregates.
+            PlanError: A column is unknown, or an expression aggregates, or makes several records of one in
+                another way than ``explode``.
         """
         node = self.operator
         name = name or self.graph.free_name("with_columns")
-        parsed = tuple((column, parse_row(node, name, text)) for column, text in expressions.items())
+        parsed = parse_columns(node, name, expressions)
         new = {column.lower() for column in expressions}
         kept = tuple(column for column in node.columns if column.lower() not in new)
-        key = None if node.key is None or not new.isdisjoint(c.lower() for c in node.key) else node.key
+        key = None if _generates(parsed) or not new.isdisjoint(map(str.lower, node.key or ())) else node.key
         fields = self._fields(name, attributes, columns=(*kept, *expressions), key=key)
         return self.append(WithColumns(**fields, expressions=parsed))
 
@@ -79,10 +88,39 @@ class RelationalStream(StreamCore):
         parsed = parse_row(self.operator, name, condition)
         return self.append(Where(**self._fields(name, attributes, key=self.operator.key), condition=parsed))
 
+    def with_event_time(
+        self,
+        event_time: str,
+        *,
+        watermark: WatermarkStrategy,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Assign event time anew: windows, timers and joins downstream use these timestamps and watermarks.
+
+        For records whose time is known only after they were parsed. Each partition of the source has its own
+        watermark, which the records make that arrive here. Timestamps and watermarks from upstream end here.
+        A record whose time is null, or too far ahead of the clock, is a bad record of its source.
+
+        Args:
+            event_time: Column or Spark SQL expression of a record's timestamp, BIGINT milliseconds since 1970
+                or TIMESTAMP.
+            watermark: How watermarks follow from these timestamps, as for `KafkaTopic`.
+
+        Raises:
+            PlanError: A column is unknown, the type is not one of a time, or the stream is bounded, of
+                several sources, or downstream of an operator that keeps state or gets batches.
+        """
+        node = self.operator
+        name = name or self.graph.free_name("with_event_time")
+        fields = self._fields(name, attributes, key=node.key)
+        return self.append(build_event_time(node, name, fields, event_time, watermark))
+
     def aggregate(
         self,
         *,
         by: str | Sequence[str] = (),
+        ttl: timedelta | None = None,
         flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
@@ -94,14 +132,24 @@ class RelationalStream(StreamCore):
         emitted again whenever it has changed; ``by`` is then the key under which it replaces the earlier
         one.
 
+        If rows of the input replace earlier ones, only the last row of each of its keys counts: a row takes
+        back the one that it replaces. A group that loses all its rows is deleted: the last column
+        ``is_deleted`` is true then, and `write` makes a tombstone of it.
+
         Args:
             by: Column or columns to group by; none for one row over everything.
+            ttl: Unbounded input only: how long after its last record, in processing time, a group is kept.
+                Its next record begins a new group. The aggregates are then those of windows, and state is by
+                key group. Of rows that replace earlier ones: how long a row counts that is not replaced.
+                Default: for ever.
             flush: Unbounded input only: how long changes may be buffered, so that only the latest of each key
                 is emitted; zero for not at all. Default: the setting ``execution.flush.max-interval``.
 
         Raises:
-            PlanError: A column is unknown or named twice, the aggregate needs all distinct values of an
-                unbounded input, or ``flush`` is given and later results may not replace earlier ones.
+            PlanError: A column is unknown or named twice, an aggregate cannot be computed beside one of
+                distinct values of an unbounded input, or cannot take a row back, a row that replaces another
+                one may be dropped, ``ttl`` or ``flush`` is given and the input is bounded, or ``flush`` is
+                given and later results may not replace earlier ones.
         """
         node = self.operator
         name = name or self.graph.free_name("aggregate")
@@ -111,50 +159,21 @@ class RelationalStream(StreamCore):
             checks.refuse(
                 f"operator {name!r} groups and computes nothing; pass for instance total='sum(price)'"
             )
-        parsed = parse_aggregates(node, name, keys, aggregates)
         columns = (*keys, *aggregates)
         checks.require_distinct(name, columns)
         fields = self._fields(
             name, attributes, flush=flush, columns=columns, key=keys, updating=not node.bounded
         )
+        ttl_ms = checks.ttl_ms(name, ttl)
+        if find_replacing(node) is not None:
+            changes, aggregate = build_retraction(fields, keys, aggregates, ttl_ms)
+            return self.append(changes).append(aggregate)
+        if ttl_ms is not None:
+            return self.append(build_expiring_aggregate(fields, keys, aggregates, ttl_ms))
+        parsed = parse_aggregates(node, name, keys, aggregates)
+        if not node.bounded and any(expression.distinct for _, expression in parsed):
+            return self.append(build_distinct_aggregate(fields, keys, aggregates))
         return self.append(Aggregate(**fields, by=keys, aggregates=parsed))
-
-    def join(
-        self,
-        other: Self,
-        *,
-        on: str | Sequence[str] | Mapping[str, str],
-        how: JoinType = "inner",
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> Self:
-        """Join with a bounded stream on equal columns.
-
-        The output has the columns of the left, then those of the right without the ones joined on.
-        A bounded stream that is joined to an unbounded one is read to its end first, before any record of
-        the unbounded stream.
-
-        Args:
-            on: Column, columns, or ``{left column: right column}`` that must be equal.
-            how: ``inner``, ``left``, ``semi`` or ``anti``; with a bounded left also ``right``, ``full``.
-
-        Raises:
-            PlanError: A column is unknown or on both sides, the right side is unbounded, or ``how``
-                needs the end of an unbounded left side.
-        """
-        left, right = self.operator, other.operator
-        name = name or self.graph.free_name("join")
-        self._require_same_flow(other, name)
-        pairs = resolve_join(left, right, name, on)
-        checks.require_join(left, right, name, how)
-        columns = left.columns
-        if how not in ("semi", "anti"):
-            checks.require_unambiguous(left, right, name, pairs)
-            used = {column.lower() for _, column in pairs}
-            columns = (*columns, *(c for c in right.columns if c.lower() not in used))
-        key = left.key if left.updating else None
-        fields = self._fields(name, attributes, inputs=(left, right), columns=columns, key=key)
-        return self.append(Join(**fields, on=pairs, how=how))
 
     def union(self, *others: Self, name: str | None = None, attributes: Attributes | None = None) -> Self:
         """Unite all records of this and other streams with the same columns, which are matched by name.
@@ -168,3 +187,8 @@ class RelationalStream(StreamCore):
             self._require_same_flow(other, name)
         checks.require_alike(inputs, name)
         return self.append(Union(**self._fields(name, attributes, inputs=inputs, updating=False)))
+
+
+def _generates(expressions: Iterable[tuple[str, Expression]]) -> bool:
+    """Whether a record may become several, so that its key does not say which replaces which."""
+    return any(expression.generates for _, expression in expressions)

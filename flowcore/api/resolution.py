@@ -12,8 +12,10 @@ from flowcore.api.schema import Schema
 
 __all__ = [
     "parse_aggregates",
+    "parse_columns",
     "parse_row",
     "parse_selection",
+    "rename_selected",
     "resolve_join",
     "resolve_key",
     "resolve_passes",
@@ -23,22 +25,36 @@ __all__ = [
 
 
 def parse_selection(node: Operator, name: str, texts: Sequence[str]) -> tuple[tuple[str, Expression], ...]:
-    """Parse the expressions of a selection over ``node``; ``*`` becomes its columns."""
+    """Parse the expressions of a selection over ``node``; ``*`` becomes the columns that it does not name."""
     pairs: list[tuple[str, Expression]] = []
+    parsed = [(text, Expression.parse(text, name)) for text in texts]
+    named = {each.name.lower() for _, each in parsed if each.name is not None}
     if not texts:
         refuse(f"operator {name!r} selects nothing: its output would have no column; name at least one")
-    for text in texts:
-        expression = Expression.parse(text, name)
+    for text, expression in parsed:
         if expression.star:
-            pairs += [(column, Expression.parse(f"`{column}`", name)) for column in node.columns]
+            others = [column for column in node.columns if column.lower() not in named]
+            pairs += [(column, Expression.parse(f"`{column}`", name)) for column in others]
             continue
-        _require_row_wise(node, name, text, expression)
+        _require_row_wise(node, name, text, expression, explodes=True)
         if expression.name is None:
             refuse(
                 f"operator {name!r}: {text!r} has no name: no downstream operator could use it; "
                 f"write '{text} as name'"
             )
         pairs.append((expression.name, expression))
+    _require_one_generator(node, name, pairs)
+    return tuple(pairs)
+
+
+def parse_columns(node: Operator, name: str, texts: Mapping[str, str]) -> tuple[tuple[str, Expression], ...]:
+    """Parse ``column=text`` pairs over single rows of ``node``."""
+    pairs = []
+    for column, text in texts.items():
+        expression = Expression.parse(text, name)
+        _require_row_wise(node, name, text, expression, explodes=True)
+        pairs.append((column, expression))
+    _require_one_generator(node, name, pairs)
     return tuple(pairs)
 
 
@@ -63,11 +79,6 @@ def parse_aggregates(
             refuse(
                 f"operator {name!r}: {column}={text!r} is not an aggregate: a group has many rows and needs "
                 f"one value; write for instance {column}='max({text})'"
-            )
-        if expression.distinct and not node.bounded:
-            refuse(
-                f"operator {name!r}: {text!r} counts distinct values of an unbounded input: Spark would "
-                "have to keep every value for ever and refuses; use approx_count_distinct(...)"
             )
         pairs.append((column, expression))
     return tuple(pairs)
@@ -123,15 +134,23 @@ def resolve_passes(
     return tuple(column for column in schema.names if column in passed)
 
 
+def rename_selected(expressions: Sequence[tuple[str, Expression]]) -> dict[str, str]:
+    """The names that a selection gives to the columns that it passes on, by their names in lower case."""
+    return {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
+
+
 def select_key(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:
     """The key of ``node`` under the names that a selection gives it, None if a part is not selected."""
-    names = {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
+    names = rename_selected(expressions)
     if node.key is None or not all(column.lower() in names for column in node.key):
         return None
     return tuple(names[column.lower()] for column in node.key)
 
 
-def _require_row_wise(node: Operator, name: str, text: str, expression: Expression) -> None:
+def _require_row_wise(
+    node: Operator, name: str, text: str, expression: Expression, *, explodes: bool = False
+) -> None:
+    """Check an expression over single rows; ``explodes``: it may turn one of them into several."""
     resolve(expression.columns, node.columns, name, f"{text!r}")
     if expression.star:
         refuse(f"operator {name!r}: '*' stands for all columns, and one value is needed here; name a column")
@@ -145,8 +164,18 @@ def _require_row_wise(node: Operator, name: str, text: str, expression: Expressi
             f"operator {name!r}: {text!r} aggregates over several rows, and here each row stands alone; "
             "use .aggregate(by=..., name='...')"
         )
-    if expression.generates and not node.bounded:
+    if expression.generates and not node.bounded and not (explodes and expression.exploded):
         refuse(
             f"operator {name!r}: {text!r} turns one record of an unbounded input into several, which would "
-            "then share one flowcore-id; use .apply(lambda frame: ...)"
+            "then share one flowcore-id; select a call of explode(array) or explode_outer(array) and "
+            "nothing else, such as 'explode(tags) as tag', or use .flat_map(...)"
+        )
+
+
+def _require_one_generator(node: Operator, name: str, pairs: Sequence[tuple[str, Expression]]) -> None:
+    columns = [column for column, expression in pairs if expression.generates]
+    if len(columns) > 1 and not node.bounded:
+        refuse(
+            f"operator {name!r}: {' and '.join(columns)} each turn one record into several, and Spark allows "
+            "one such column in an operator; put the others in operators of their own"
         )

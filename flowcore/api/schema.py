@@ -6,6 +6,7 @@ Only names and nullability are interpreted; a type is kept as text for Spark.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -69,6 +70,11 @@ class Schema:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The types of the columns as Spark DDL, by name in lower case."""
+        return {column.name.lower(): column.type for column in self.columns}
 
     @property
     def ddl(self) -> str:

@@ -3,7 +3,7 @@
 Windows are in `flowcore.api.window_operator`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,23 +13,38 @@ from flowcore.api.functions import name_of, promises
 from flowcore.api.node import KeptState, Operator, Origins, trace_each, trace_to_all
 from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
+from flowcore.windows.config import LateRecords
 
 __all__ = [
+    "AGGREGATE_INSTEAD",
+    "LATE_LEFT_OUTPUT",
     "LATE_OUTPUT",
+    "LATE_RIGHT_OUTPUT",
     "KeyedProcess",
     "SideOutput",
     "StatefulOperator",
     "find_side_columns",
-    "find_side_outputs",
     "key_of",
+    "late_outcome",
 ]
 
+AGGREGATE_INSTEAD = "use aggregate(by=...) instead of {name}, if its windows and timers are not needed"
+"""What makes real-time mode possible instead of a window or a process function."""
 LATE_OUTPUT = "late"
-"""The side output of records that came too late for all their windows."""
+"""The side output of records that came too late for all their windows, or for their place in an order."""
+LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT = "late_left", "late_right"
+"""The side outputs of late records of the two sides of a join."""
+
+
+def late_outcome(late: LateRecords, emitted: str) -> Decision:
+    """What becomes of late records; ``emitted`` is what they become if they are emitted."""
+    if late == "side-output":
+        return Decision(emitted, ("late='side-output' is declared",))
+    return Decision("dropped and counted", ("no side output is declared",), ("declare late='side-output'",))
 
 
 class StatefulOperator(Operator):
-    """An operator with state by key group: a window or a keyed process.
+    """An operator with state by key group, such as a window, a keyed process or a join of streams.
 
     Attributes:
         by: Columns of the key; none for one key for all. As an object, a key is None without columns,
@@ -44,6 +59,10 @@ class StatefulOperator(Operator):
     keeps_state: ClassVar[bool] = True
     state_kind: ClassVar[str]
     """What keeps the state, in the plan file of a checkpoint."""
+    realtime_change: ClassVar[str] = ""
+    """What would make real-time mode possible, with ``{name}`` for its own name; empty if nothing would."""
+    without_key: ClassVar[str] = "it has no key, so that one of them has everything"
+    """Where its state is if it has no key."""
 
     by: tuple[str, ...]
     uses: tuple[str, ...]
@@ -63,14 +82,12 @@ class StatefulOperator(Operator):
     def placed_state(self, key_groups: int) -> Decision:
         groups = f"{key_groups} key group{'s' * (key_groups != 1)}"
         why = f"state.key-groups is {key_groups}, and a checkpoint keeps the number it began with"
-        keys = () if self.by else ("it has no key, so that one of them has everything",)
+        keys = () if self.by else (self.without_key,)
         return Decision(groups, (why, *keys))
 
     def realtime_obstacles(self) -> Iterator[Obstacle]:
-        yield Obstacle(
-            f"{self.name} keeps its state by key group, in Python workers",
-            f"use aggregate(by=...) instead of {self.name}, if its windows and timers are not needed",
-        )
+        why = f"{self.name} keeps its state by key group, in Python workers"
+        yield Obstacle(why, self.realtime_change.format(name=self.name))
 
     def flush_obstacle(self) -> Obstacle | None:
         return self.replacement_obstacle()
@@ -83,7 +100,7 @@ class StatefulOperator(Operator):
 
     def side_outputs_by_name(self) -> Mapping[str, tuple[tuple[str, ...], Schema | None]]:
         """The columns of each side output, and their types where they do not follow from the input's."""
-        raise NotImplementedError
+        return {}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -94,12 +111,12 @@ class KeyedProcess(StatefulOperator):
 
     Attributes:
         function: A `flowcore.process.KeyedProcessFunction`.
-        schema: The columns of its output records.
         side_outputs: ``(name, schema)`` of its side outputs.
     """
 
     kind: ClassVar[Literal["process"]] = "process"
     state_kind: ClassVar[str] = "process"
+    realtime_change: ClassVar[str] = AGGREGATE_INSTEAD
 
     by: tuple[str, ...]
     function: Any
@@ -127,6 +144,9 @@ class KeyedProcess(StatefulOperator):
 
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         return trace_to_all(self.origins(known), self.columns, self.reads(()))
+
+    def types(self) -> Mapping[str, str]:
+        return self.schema.types
 
     def compiled(self) -> Decision:
         return Decision("key-group", ("a Python function keeps state and timers for each key",))
@@ -165,11 +185,12 @@ class KeyedProcess(StatefulOperator):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SideOutput(Operator):
-    """What a window or a keyed process, its only input, emits beside its results.
+    """What an operator with state, its only input, emits beside its results.
 
     Attributes:
-        output: Its name; `LATE_OUTPUT` for late records, which have the columns of the window's input.
-        schema: The types of its columns, None for late records: those of the window's input.
+        output: Its name; `LATE_OUTPUT` for late records of a window or a sort, `LATE_LEFT_OUTPUT` and
+            `LATE_RIGHT_OUTPUT` for those of a join.
+        schema: The types of its columns, None for late records: those of the operator's input.
     """
 
     output: str
@@ -181,17 +202,19 @@ class SideOutput(Operator):
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         (sender,) = self.inputs
         inputs = sender.origins(known)
-        if self.output == LATE_OUTPUT:
-            return trace_each(inputs, self.columns)
+        if self.schema is None:
+            side = inputs[1:] if self.output == LATE_RIGHT_OUTPUT else inputs[:1]
+            return trace_each(side, self.columns)
         return trace_to_all(inputs, self.columns, sender.reads(()))
 
+    def types(self) -> Mapping[str, str]:
+        if self.schema is not None:
+            return self.schema.types
+        side = self.inputs[0].inputs[-1 if self.output == LATE_RIGHT_OUTPUT else 0]
+        return {name: kind for name, kind in side.types().items() if name in map(str.lower, self.columns)}
+
     def compiled(self) -> Decision:
-        return Decision("with its operator", (f"it leaves {self.inputs[0].name} beside its results",))
-
-
-def find_side_outputs(node: Operator, operators: Iterable[Operator]) -> list[SideOutput]:
-    """The side outputs of an operator among others."""
-    return [each for each in operators if isinstance(each, SideOutput) and node in each.inputs]
+        return Decision("with its operator", (f"{self.inputs[0].name} emits it beside its results",))
 
 
 def find_side_columns(node: Operator, output: str) -> tuple[tuple[str, ...], Schema | None]:
@@ -204,8 +227,9 @@ def find_side_columns(node: Operator, output: str) -> tuple[tuple[str, ...], Sch
     if output not in found:
         what = f"it has {', '.join(found)}" if found else "it has none"
         msg = (
-            f"operator {node.name!r} has no side output {output!r}: there would be no output; {what}; "
-            "a window has one with late='side-output', a process function with side_outputs={...}"
+            f"operator {node.name!r} has no side output {output!r}: there would be no output; {what}; a "
+            "window, a sort or a join of streams has one with late='side-output', a process function with "
+            "side_outputs={...}"
         )
         raise PlanError(msg)
     return found[output]

@@ -84,9 +84,9 @@ def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequ
     Raises:
         PlanError: A column is missing, or would be neither in the value nor in the key.
     """
-    if topic.format == "json":
-        return
     schema = value_schema(topic)
+    if schema is None and topic.format == "json":
+        return  # an object of all columns
     if schema is None:  # raw
         if len(columns) == 1:
             return

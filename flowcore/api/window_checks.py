@@ -1,16 +1,18 @@
-"""Checks of windows and keyed process functions: can the declared operator emit results, and correct ones?
+"""Checks of operators with state: can the declared operator emit results, and correct ones?
 
 Each raises `PlanError` with the operator's name.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 from flowcore.api.checks import refuse
-from flowcore.api.expressions import Expression
+from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
-from flowcore.api.operators import Operator, Read
+from flowcore.api.operators import Aggregate, Operator, Read, WithEventTime, find_timed
 from flowcore.api.window_assigners import GapColumn
+from flowcore.durations import MILLISECOND
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
     CountEvictor,
@@ -21,17 +23,30 @@ from flowcore.windows import (
     WindowConfig,
     WindowProcess,
 )
+from flowcore.windows.config import WindowTime
 from flowcore.windows.functions import PlainProcess
 from flowcore.windows.triggers import ContinuousEventTime, Delta, EventTimeTrigger, Never, Purging, Trigger
 
 __all__ = [
+    "deduplication_ms",
+    "deduplication_time",
+    "find_missing_watermarks",
+    "interval_ms",
+    "load_ms",
     "process_function",
+    "rank_order",
     "reads_records",
     "replaces_itself",
     "require_aggregate_function",
+    "require_backward",
+    "require_first",
     "require_keyed_process",
+    "require_order_in_time",
+    "require_rankable",
     "require_reducible",
+    "require_stream_join",
     "require_timestamp",
+    "require_unbounded_for_ttl",
     "require_windows",
 ]
 
@@ -63,9 +78,22 @@ def require_windows(node: Operator, name: str, config: WindowConfig, timestamp: 
             f"operator {name!r}: allowed_lateness and late='side-output' have no effect, since {why}; "
             "leave them out"
         )
+    if config.ttl_ms is not None:
+        require_unbounded_for_ttl(node, name)
     require_timestamp(node, name, timestamp, needed=config.assigner.bounded)
     if config.has_lateness or isinstance(_inner_trigger(config), (EventTimeTrigger, ContinuousEventTime)):
-        _require_watermarks(node, name)
+        missing = find_missing_watermarks(node, name)
+        if missing is not None:
+            refuse(missing)
+
+
+def require_unbounded_for_ttl(node: Operator, name: str) -> None:
+    """Check that a time to live has an effect."""
+    if node.bounded:
+        refuse(
+            f"operator {name!r}: ttl= over the bounded {node.name!r}: which records it forgets would depend "
+            "on how fast they are read; leave ttl out"
+        )
 
 
 def require_timestamp(node: Operator, name: str, timestamp: Expression | None, *, needed: bool) -> None:
@@ -73,13 +101,219 @@ def require_timestamp(node: Operator, name: str, timestamp: Expression | None, *
     if timestamp is not None and not node.bounded:
         refuse(
             f"operator {name!r}: timestamp={timestamp.text!r} over the unbounded {node.name!r}: watermarks "
-            "follow the timestamps of its source, and records would be late; set event_time= there"
+            "follow the timestamps of its source, and records would be late; set event_time= there, or use "
+            "with_event_time(...)"
         )
     if timestamp is None and node.bounded and needed:
         refuse(
             f"operator {name!r}: rows of the bounded {node.name!r} have no timestamp: they would belong to "
             "no window; pass timestamp= a column or expression, BIGINT milliseconds or TIMESTAMP"
         )
+
+
+def find_missing_watermarks(
+    node: Operator, name: str, *, crossed: bool = False, only_event_time: bool = False
+) -> str | None:
+    """Why an operator over unbounded input cannot use event time: no timestamps, or no watermarks.
+
+    Args:
+        crossed: The stream crosses a cut, which gives results of an aggregate the time of the newest record.
+        only_event_time: The operator cannot use processing time instead.
+    """
+    instead = "" if only_event_time else ", or use time='processing'"
+    for each in find_timed(node):
+        if each.bounded:
+            continue
+        if isinstance(each, WithEventTime) and not each.strategy.generates:
+            return (
+                f"operator {name!r} uses event time, and {each.name!r} makes no watermarks "
+                f"({each.strategy}): event time would never advance; pass for instance "
+                f"watermark=bounded_out_of_orderness(timedelta(seconds=4)){instead}"
+            )
+        if not each.keeps_timestamps and not (crossed and isinstance(each, Aggregate)):
+            return (
+                f"operator {name!r} uses event time, and downstream of {each.name!r} a record has no "
+                f"timestamp of its own: it would have no place in time; put {name!r} before {each.name!r}, "
+                f"or cut the flow downstream of {each.name!r} with "
+                f".through(KafkaTopic('topic', event_time='bid_time')){instead}"
+            )
+        topic = each.topic
+        if not isinstance(each, Read) or topic is None:
+            continue
+        if each.written_by is not None and topic.watermark is None:
+            if topic.event_time is None:
+                missing = find_missing_watermarks(
+                    each.written_by, name, crossed=True, only_event_time=only_event_time
+                )
+                if missing is not None:
+                    return missing
+            continue
+        strategy = topic.watermark
+        if not (strategy.generates if strategy is not None else topic.elements == "tagged"):
+            return (
+                f"operator {name!r} uses event time, and the source {each.name!r} sets no watermarks: "
+                "event time would never advance; pass watermark= to its topic, for instance "
+                f"KafkaTopic({topic.name!r}, ..., event_time='bid_time', "
+                "watermark=bounded_out_of_orderness(timedelta(seconds=4))), or use "
+                f"with_event_time(...){instead}"
+            )
+    return None
+
+
+def require_first(node: Operator, name: str, keep: str) -> None:
+    """Check that the first record of a key may stand for all."""
+    if keep != "first":
+        refuse(
+            f"operator {name!r}: keep={keep!r}: which record is the last one of its key is known only when "
+            "no more can come, so it would leave late, or replace what has left; use latest(by=...), whose "
+            "output replaces earlier output"
+        )
+    if node.updating:
+        refuse(
+            f"operator {name!r}: records of {node.name!r} replace earlier ones: the first of a key would "
+            "pass, and no later value of it; deduplicate the records that it is made from"
+        )
+
+
+def require_rankable(node: Operator, name: str) -> None:
+    """Check that no row of a rank is taken back."""
+    if node.updating:
+        refuse(
+            f"operator {name!r}: records of {node.name!r} replace earlier ones: what was replaced would keep "
+            "its rank; rank the records that it is made from"
+        )
+
+
+def require_sortable(node: Operator, name: str) -> None:
+    """Check that records have timestamps and watermarks, and that none takes an earlier one back."""
+    if node.bounded:
+        refuse(
+            f"operator {name!r}: sort of the bounded {node.name!r}: readers of a table do not see its order; "
+            "leave it out, or use apply(lambda frame: frame.orderBy('bid_time')) right before a sink"
+        )
+    if node.updating:
+        refuse(
+            f"operator {name!r}: records of {node.name!r} replace earlier ones: one that comes late would "
+            "leave after one that it must not replace; sort the records that it is made from"
+        )
+    missing = find_missing_watermarks(node, name, only_event_time=True)
+    if missing is not None:
+        refuse(missing)
+
+
+def require_order_in_time(node: Operator, name: str, timestamp: Expression | None) -> None:
+    """Check that it is known of rows of a bounded input which one is newer."""
+    if node.bounded and timestamp is None:
+        refuse(
+            f"operator {name!r}: rows of the bounded {node.name!r} are in no order: it is not known which "
+            "one of a key is the latest; pass timestamp= a column or expression, BIGINT milliseconds or "
+            "TIMESTAMP"
+        )
+    require_timestamp(node, name, timestamp, needed=False)
+
+
+def rank_order(
+    node: Operator, name: str, n: object, order: str | Sequence[str]
+) -> tuple[tuple[str, bool], ...]:
+    """Check an order, and parse it to columns, each with whether larger values come first."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        refuse(f"operator {name!r}: n={n!r} is no number of ranks; pass for instance top_n(3, ...)")
+    texts = (order,) if isinstance(order, str) else tuple(order)
+    if not texts:
+        refuse(f"operator {name!r}: order={order!r} orders nothing; pass for instance order='price desc'")
+    found = []
+    for text in texts:
+        column, direction = text.strip(), "asc"
+        words = column.rsplit(None, 1)
+        if len(words) > 1 and words[1].lower() in ("asc", "desc"):
+            column, direction = words[0], words[1].lower()
+        (known,) = resolve((column.strip("`"),), node.columns, name, f"order={text!r}")
+        found.append((known, direction == "desc"))
+    return tuple(found)
+
+
+def require_stream_join(
+    left: Operator, right: Operator, name: str, how: str, allowed: Sequence[str], *, timed: bool
+) -> None:
+    """Check that both sides are streams with final records and, if ``timed``, with event time."""
+    if left.bounded or right.bounded:
+        ends = left if left.bounded else right
+        refuse(
+            f"operator {name!r}: join of streams with the bounded {ends.name!r}: it has no watermarks, so "
+            "that records would wait for their partners for ever; use join(...), and where(...) for the times"
+        )
+    if left is right:
+        refuse(
+            f"operator {name!r}: join of {left.name!r} with itself: both sides have the same "
+            "columns; rename those of one side with select('... as ...')"
+        )
+    if how not in allowed:
+        instead = "" if timed else ", or use join_interval, whose records cannot find a partner later"
+        refuse(
+            f"operator {name!r}: how={how!r}: there is no such join of streams; pass one of "
+            f"{', '.join(allowed)}{instead}"
+        )
+    for side in (left, right):
+        if side.updating:
+            refuse(
+                f"operator {name!r}: records of {side.name!r} replace earlier ones: each of them would be "
+                "joined as one more record; join the records that it is made from"
+            )
+        missing = find_missing_watermarks(side, name, only_event_time=True) if timed else None
+        if missing is not None:
+            refuse(missing)
+
+
+def require_backward(name: str, direction: str) -> None:
+    """Check the direction of an as-of join."""
+    if direction != "backward":
+        refuse(
+            f"operator {name!r}: direction={direction!r}: no such as-of join; the partner is a right "
+            "record up to the time of the left one: pass 'backward', or use join_interval(...) for later ones"
+        )
+
+
+def load_ms(name: str, load: Literal["caught-up"] | datetime | None) -> Literal["caught-up"] | int | None:
+    """Check what a join with the newest record waits for, and convert a time to milliseconds."""
+    if load is None:
+        return None
+    if load == "caught-up":
+        return "caught-up"
+    if not isinstance(load, datetime) or load.tzinfo is None:
+        refuse(
+            f"operator {name!r}: load={load!r} is not a moment: it is not known when the right side is "
+            "loaded; pass 'caught-up', a datetime with its zone, or None to wait for nothing"
+        )
+    return round(load.timestamp() * 1000)
+
+
+def interval_ms(name: str, what: str, length: timedelta) -> int:
+    """Check a length of time between partners of a join, and convert it to milliseconds."""
+    if not isinstance(length, timedelta) or length < timedelta(0) or length % MILLISECOND:
+        refuse(
+            f"operator {name!r}: {what}={length!r} is not a whole number of milliseconds from 0 up: it would "
+            "not be known which records are partners; pass for instance timedelta(minutes=5), or timedelta(0)"
+        )
+    return length // MILLISECOND
+
+
+def deduplication_ms(name: str, within: timedelta | None) -> int | None:
+    """Check the length of a deduplication, and convert it to milliseconds."""
+    if within is not None and (
+        not isinstance(within, timedelta) or within <= timedelta(0) or within % MILLISECOND
+    ):
+        refuse(
+            f"operator {name!r}: within={within!r} is not a whole number of milliseconds above 0: it would "
+            "not be known what repeats what; pass for instance timedelta(hours=1), or None to keep every key "
+            "for ever"
+        )
+    return None if within is None else within // MILLISECOND
+
+
+def deduplication_time(node: Operator, name: str, within_ms: int | None) -> WindowTime:
+    """The time in which repeats are found: event time if there are timestamps and watermarks."""
+    timed = node.bounded or find_missing_watermarks(node, name) is None
+    return "event" if timed and within_ms is not None else "processing"
 
 
 def replaces_itself(config: WindowConfig) -> bool:
@@ -153,30 +387,6 @@ def require_reducible(node: Operator, name: str, columns: Sequence[str], keys: S
             f"operator {name!r}: its schema {what}, and it folds records of {', '.join(node.columns)}: an "
             "output would not be a record like its input; name the columns as the input does, key included"
         )
-
-
-def _require_watermarks(node: Operator, name: str) -> None:
-    """Check that records have timestamps and, if the input is unbounded, that watermarks advance."""
-    for each in node.upstream:
-        if each.bounded:
-            continue
-        if not each.keeps_timestamps:
-            refuse(
-                f"operator {name!r} uses event time, and downstream of {each.name!r} a record has no "
-                f"timestamp of its own: it would belong to no window; put {name!r} before {each.name!r}, or "
-                "use time='processing'"
-            )
-        topic = each.topic
-        if not isinstance(each, Read) or topic is None:
-            continue
-        strategy = topic.watermark
-        if not (strategy.generates if strategy is not None else topic.elements == "tagged"):
-            refuse(
-                f"operator {name!r} uses event time, and the source {each.name!r} sets no watermarks: "
-                "its windows would never be complete; pass watermark= to its topic, for instance "
-                f"KafkaTopic({topic.name!r}, ..., event_time='bid_time', "
-                "watermark=bounded_out_of_orderness(timedelta(seconds=4))), or use time='processing'"
-            )
 
 
 def _inner_trigger(config: WindowConfig) -> Trigger:

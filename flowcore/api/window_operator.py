@@ -13,7 +13,7 @@ from flowcore.api.expressions import IDEMPOTENT, Expression
 from flowcore.api.functions import name_of, promises
 from flowcore.api.node import Operator, Origins, trace, trace_each, trace_to_all
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import LATE_OUTPUT, StatefulOperator
+from flowcore.api.stateful import AGGREGATE_INSTEAD, LATE_OUTPUT, StatefulOperator, late_outcome
 from flowcore.api.window_assigners import GAP_COLUMN, GapColumn
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.elements import MAX_TIMESTAMP_MS
@@ -58,6 +58,7 @@ class Window(StatefulOperator):
     """
 
     state_kind: ClassVar[str] = "window"
+    realtime_change: ClassVar[str] = AGGREGATE_INSTEAD
 
     by: tuple[str, ...]
     config: WindowConfig
@@ -83,6 +84,12 @@ class Window(StatefulOperator):
         function = self.config.function
         fold = None if self.built_in else getattr(function, "function", None)
         return tuple(each for each in (fold, function.then) if each is not None)
+
+    @property
+    def fires_again(self) -> bool:
+        """A window may emit several times, and a later result replaces the earlier ones."""
+        late = self.config.has_lateness and self.config.allowed_lateness_ms > 0
+        return not self.bounded and self.key is not None and (late or self.config.trigger is not None)
 
     def own_attributes(self) -> Mapping[str, bool]:
         """Over bounded input it emits at the end; with a key, later emissions replace earlier ones.
@@ -127,6 +134,10 @@ class Window(StatefulOperator):
         late = used if self.config.late == "side-output" else ()
         return {*StatefulOperator.reads(self, used), *computed, *late}
 
+    def types(self) -> Mapping[str, str]:
+        made = self.schema.types if self.schema is not None else {}
+        return {**made, **self.passed_types(self.by)}
+
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         inputs = self.origins(known)
         times = self.timestamp.columns if self.timestamp is not None else ()
@@ -134,7 +145,7 @@ class Window(StatefulOperator):
         return {
             **trace_each(inputs, self.by),
             **trace_to_all(inputs, self.values, {*computed, *self.uses}),
-            **dict.fromkeys(WINDOW_COLUMNS, trace(inputs, times)),
+            **{name: trace(inputs, times) for name in WINDOW_COLUMNS if name in self.columns},
         }
 
     def compiled(self) -> Decision:
@@ -182,18 +193,16 @@ class Window(StatefulOperator):
         keeps_records = self.config.evictor is not None or isinstance(self.config.function, WindowProcess)
         if self.bounded or self.config.assigner.bounded or not (self.by or keeps_records):
             return None
+        if self.config.ttl_ms is not None:
+            return None
         kept = "records" if keeps_records else "each key"
         why = f"its window never ends, and keeps {kept} until a trigger purges it"
-        return Decision("unbounded", (why,), ("use windows that end",))
+        return Decision("unbounded", (why,), ("declare ttl=, or use windows that end",))
 
     def late_records(self) -> Decision | None:
         if self.bounded or not self.config.has_lateness:
             return None
-        if self.config.late == "side-output":
-            return Decision("side output", ("late='side-output' is declared",))
-        return Decision(
-            "dropped and counted", ("no side output is declared",), ("declare late='side-output'",)
-        )
+        return late_outcome(self.config.late, "side output")
 
     @property
     def needs_timestamps(self) -> bool:
@@ -210,7 +219,7 @@ class Window(StatefulOperator):
 
     @property
     def buffer_key(self) -> tuple[str, ...]:
-        return (*self.by, *WINDOW_COLUMNS[:2])
+        return self.by if self.updating else (*self.by, *WINDOW_COLUMNS[:2])
 
     def flush_obstacle(self) -> Obstacle | None:
         if self.key is None and not self.attributes().output_idempotent:
@@ -269,6 +278,8 @@ def _describe_declared(config: WindowConfig) -> list[str]:
         found.append("late for ever" if endless else f"late by up to {_length(config.allowed_lateness_ms)}")
     if config.late == "side-output":
         found.append("later records to the side output")
+    if config.ttl_ms is not None:
+        found.append(f"each key kept {_length(config.ttl_ms)} after its last record")
     return found
 
 

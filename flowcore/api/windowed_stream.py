@@ -43,7 +43,12 @@ class WindowedStream(Generic[_StreamT]):
         return self.given_name or self.stream.graph.free_name("window")
 
     def aggregate(
-        self, *, then: Then | None = None, schema: Schema | str | None = None, **aggregates: str
+        self,
+        *,
+        then: Then | None = None,
+        schema: Schema | str | None = None,
+        name: str | None = None,
+        **aggregates: str,
     ) -> _StreamT:
         """Compute built-in aggregates: ``aggregate(total="sum(price)", n="count(*)")``.
 
@@ -52,12 +57,15 @@ class WindowedStream(Generic[_StreamT]):
         Args:
             then: Makes the outputs from one record of the aggregates, with access to the window.
             schema: The columns of what ``then`` emits, as Spark DDL.
+            name: The operator's name, if `Stream.window` has none.
             aggregates: Output column to one Spark SQL aggregate over any row expressions.
 
         Raises:
             PlanError: A text is not one known aggregate, a column is unknown or named twice, or only
                 one of ``then`` and ``schema`` is given.
         """
+        if name is not None:
+            return self._named(name).aggregate(then=then, schema=schema, **aggregates)
         if not aggregates:
             checks.refuse(f"operator {self.name!r} computes nothing; pass for instance total='sum(price)'")
         found = parse_window_aggregates(self.stream.operator, self.name, aggregates)
@@ -72,7 +80,12 @@ class WindowedStream(Generic[_StreamT]):
         )
 
     def aggregate_with(
-        self, function: AggregateFunction, *, schema: Schema | str, then: Then | None = None
+        self,
+        function: AggregateFunction,
+        *,
+        schema: Schema | str,
+        then: Then | None = None,
+        name: str | None = None,
     ) -> _StreamT:
         """Fold records with a Python aggregate as they arrive; one accumulator is kept.
 
@@ -81,10 +94,13 @@ class WindowedStream(Generic[_StreamT]):
                 ``result(accumulator)``, which gives a record; accumulators are plain data.
             schema: The columns of what is emitted, as Spark DDL.
             then: Makes the outputs of the one result.
+            name: As for `aggregate`.
 
         Raises:
             PlanError: It is not an aggregate function.
         """
+        if name is not None:
+            return self._named(name).aggregate_with(function, schema=schema, then=then)
         window_checks.require_aggregate_function(function, self.name)
         return self._append(
             WindowAggregate(function, None if then is None else self._then(then, schema)), schema
@@ -96,6 +112,7 @@ class WindowedStream(Generic[_StreamT]):
         *,
         then: Then | None = None,
         schema: Schema | str | None = None,
+        name: str | None = None,
     ) -> _StreamT:
         """Fold two records into one of the same columns; one record is kept.
 
@@ -103,26 +120,41 @@ class WindowedStream(Generic[_StreamT]):
             function: ``(kept, new) -> kept``; associative.
             then: Makes the outputs of the one record.
             schema: The columns of what ``then`` emits, as Spark DDL.
+            name: As for `aggregate`.
 
         Raises:
             PlanError: It is not a function, or only one of ``then`` and ``schema`` is given.
         """
+        if name is not None:
+            return self._named(name).reduce(function, then=then, schema=schema)
         require_function(function, self.name)
         values = tuple(column for column in self.template.uses if column not in self.template.by)
         return self._append(WindowReduce(function, self._then(then, schema)), schema, values=values)
 
-    def process(self, function: Then, *, schema: Schema | str) -> _StreamT:
+    def process(self, function: Then, *, schema: Schema | str, name: str | None = None) -> _StreamT:
         """Call a Python function with all records of a window; all of them are kept until it ends.
 
         Args:
             function: ``(context, records) -> outputs``, or an object with ``process`` and ``clear``; see
                 `flowcore.windows.ProcessFunction`.
             schema: The columns of the records it emits, as Spark DDL.
+            name: As for `aggregate`.
 
         Raises:
             PlanError: It is not a function.
         """
+        if name is not None:
+            return self._named(name).process(function, schema=schema)
         return self._append(WindowProcess(window_checks.process_function(function, self.name)), schema)
+
+    def _named(self, name: str) -> "WindowedStream[_StreamT]":
+        """The same windows under a name that was given with their function."""
+        if self.given_name not in (None, name):
+            checks.refuse(
+                f"operator {self.given_name!r} is also named {name!r}: it could not be found by one of the "
+                "names; give name= to window(...) or to its function, not to both"
+            )
+        return replace(self, given_name=name)
 
     def _then(self, then: Then | None, schema: Schema | str | None) -> ProcessFunction | None:
         if (then is None) != (schema is None):

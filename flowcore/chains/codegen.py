@@ -42,7 +42,6 @@ class PartExit:
     Attributes:
         sender: The step that emits the records, None for the part's own input.
         receiver: The step that takes them as an Arrow batch, None if they leave the chain.
-        copy: The copy that leaves.
     """
 
     sender: Step | None
@@ -75,8 +74,6 @@ def compile_part(
 
     Args:
         sender: The step whose output is the input, None for the chain's input.
-        schema: The input's columns.
-        receivers: The steps that read it.
         indexed: Pass the number of the input record to the exits.
     """
     return _Writer(indexed=indexed).compile(sender, schema, receivers)

@@ -6,16 +6,24 @@ traceback, so nothing is recorded while no function fails.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from flowcore.chains.codegen import FILENAME, CompiledPart
-from flowcore.chains.steps import Step
+from flowcore.chains.steps import Step, asks_for_attributes, owner_of
+from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
 
-__all__ = ["Locate", "function_error", "misfit_error", "open_functions", "part_error", "show_value"]
+__all__ = [
+    "Locate",
+    "emit_attributes",
+    "function_error",
+    "misfit_error",
+    "open_functions",
+    "part_error",
+    "show_value",
+]
 
 Locate = Callable[[int], str | None]
 """The coordinates of an input record by its number, None if it has none."""
@@ -92,29 +100,41 @@ def open_functions(steps: Iterable[Step]) -> Iterator[None]:
     Raises:
         FunctionError: One of them could not be opened or closed; the others are closed nevertheless.
     """
-
-    def call(step: Step, owner: Any, name: str) -> None:
-        try:
-            getattr(owner, name)()
-        except Exception as error:
-            raise function_error(step, error, None, hint=f"in {name}()") from error
-
-    seen: set[int] = set()
     with ExitStack() as stack:
-        for step in steps:
-            owner: Any = step.function
-            while isinstance(owner, partial):
-                owner = owner.func
-            if isinstance(owner, MethodType):
-                owner = owner.__self__
-            if isinstance(owner, type) or id(owner) in seen:
-                continue
-            seen.add(id(owner))
+        for step, owner in _owners(steps):
             if callable(getattr(owner, "open", None)):
-                call(step, owner, "open")
+                _call_owner(step, owner, "open")
             if callable(getattr(owner, "close", None)):
-                stack.callback(call, step, owner, "close")
+                stack.callback(_call_owner, step, owner, "close")
         yield
+
+
+def emit_attributes(steps: Iterable[Step], attributes: RecordAttributes) -> None:
+    """Call ``process_record_attributes`` of the steps' functions that have it, once for each object.
+
+    Raises:
+        FunctionError: One of them raised.
+    """
+    for step, owner in _owners(steps):
+        if asks_for_attributes(owner):
+            _call_owner(step, owner, "process_record_attributes", attributes)
+
+
+def _owners(steps: Iterable[Step]) -> Iterator[tuple[Step, Any]]:
+    """The objects whose methods are called, each with its first step."""
+    seen: set[int] = set()
+    for step in steps:
+        owner = owner_of(step.function)
+        if not isinstance(owner, type) and id(owner) not in seen:
+            seen.add(id(owner))
+            yield step, owner
+
+
+def _call_owner(step: Step, owner: Any, name: str, *arguments: Any) -> None:
+    try:
+        getattr(owner, name)(*arguments)
+    except Exception as error:
+        raise function_error(step, error, None, hint=f"in {name}()") from error
 
 
 def _attribute(error: FunctionError, step: Step | None, number: int | None) -> FunctionError:

@@ -8,6 +8,7 @@ made from.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.chains.task import ChainOutput, OpenChain
+from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
 
 __all__ = ["FailedRows", "OutletRows", "PassingChain"]
@@ -64,6 +66,7 @@ class PassingChain(OpenChain):
         ordinal: The carried column that distinguishes the outputs of one record, if there is one.
         coordinates: The carried columns with a record's topic, partition and offset, if there are any.
         failed: The rows of records for which a function failed; None if a failure stops the query.
+        backlog: The column of the records' backlog status; None if no function asks for it.
     """
 
     inputs: Mapping[str, str]
@@ -76,6 +79,7 @@ class PassingChain(OpenChain):
     outlets: Sequence[OutletRows]
     schema: pa.Schema
     failed: FailedRows | None = None
+    backlog: str | None = None
 
     def __post_init__(self) -> None:
         self.indexed = bool(self.carried)
@@ -86,12 +90,14 @@ class PassingChain(OpenChain):
         task = self.open()
         for batch in batches:
             mine, others = self._split(batch)
-            if mine.num_rows:
-                inputs = mine.select(list(self.inputs.values())).rename_columns(list(self.inputs))
-                for output in task.run(inputs, self._locator(mine)):
-                    yield self._output_rows(output, mine)
+            for records, attributes in self._runs(mine):
+                if attributes is not None:
+                    task.attributes(attributes)
+                inputs = records.select(list(self.inputs.values())).rename_columns(list(self.inputs))
+                for output in task.run(inputs, self._locator(records)):
+                    yield self._output_rows(output, records)
                 if task.refused and self.failed is not None:
-                    yield self._failed_rows(task.refused, mine, self.failed)
+                    yield self._failed_rows(task.refused, records, self.failed)
             if others is not None and others.num_rows:
                 known = [name for name in self.schema.names if name in set(others.schema.names)]
                 yield self._rows({name: others.column(name) for name in known}, others.num_rows)
@@ -103,6 +109,18 @@ class PassingChain(OpenChain):
         if pc.all(mine).as_py():
             return batch, None
         return batch.filter(mine), batch.filter(pc.invert(mine))
+
+    def _runs(self, mine: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, RecordAttributes | None]]:
+        """The records up to each change of the backlog status, with their attributes if asked for."""
+        if not mine.num_rows:
+            return
+        if self.backlog is None:
+            yield mine, None
+            return
+        statuses = mine.column(self.backlog).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        changes = np.flatnonzero(statuses[1:] != statuses[:-1]) + 1
+        for start, end in pairwise([0, *changes.tolist(), len(statuses)]):
+            yield mine.slice(start, end - start), RecordAttributes(backlog=bool(statuses[start]))
 
     def _locator(self, mine: pa.RecordBatch) -> Callable[[int], str | None] | None:
         if not self.coordinates:
@@ -126,6 +144,8 @@ class PassingChain(OpenChain):
         for name in self.carried if known else self.identity:
             column = mine.column(name)
             columns[name] = column if all_rows else column.take(positions)
+        if self.backlog is not None and not known:  # a batch of records is on one side of a change
+            columns[self.backlog] = mine.column(self.backlog).take(positions)
         if self.ordinal is not None and outlet.step is not None and len(origins):
             columns[self.ordinal] = _distinct_ordinals(columns[self.ordinal], origins, outlet.step)
         return self._rows(columns, output.batch.num_rows)

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from types import MethodType
 from typing import Any, Literal
 
 import pyarrow as pa
 
-__all__ = ["ChainSpec", "Copy", "Receiver", "RecordDict", "Step", "StepKind"]
+__all__ = [
+    "ChainSpec", "Copy", "Receiver", "RecordDict", "Step", "StepKind", "asks_for_attributes", "owner_of",
+]  # fmt: skip
 
 Copy = Literal["reuse", "shallow", "deep"]
 """The same object; a new dict with the same values; a record that shares nothing mutable."""
@@ -34,7 +38,7 @@ class Step:
         schema: The columns that it emits; a record's other columns are dropped when it becomes a row.
         outlet: The outlet at which its records also leave the chain, None if they do not.
         outlet_schema: The columns that leave the chain, None for all.
-        outlet_copy: The copy that leaves; records wait at the outlet until their batch is complete.
+        outlet_copy: The copy that is emitted; records wait at the outlet until their batch is complete.
         stores_output: It may keep or change a record after emitting it.
         stores_input: It may keep a record that it received.
     """
@@ -80,3 +84,16 @@ class ChainSpec:
                 yield from visit(receiver.step)
 
         return tuple(visit(self.head))
+
+
+def owner_of(function: Any) -> Any:
+    """The object whose methods a worker calls for a function: that of a bound method, or the function."""
+    while isinstance(function, partial):
+        function = function.func
+    return function.__self__ if isinstance(function, MethodType) else function
+
+
+def asks_for_attributes(function: Any) -> bool:
+    """Whether a function has the method ``process_record_attributes``."""
+    owner = owner_of(function)
+    return not isinstance(owner, type) and callable(getattr(owner, "process_record_attributes", None))

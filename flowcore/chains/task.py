@@ -1,15 +1,22 @@
-"""One worker's run of a chain over Arrow batches."""
+"""A worker's run of a chain, over Arrow batches or over the outputs of a keyed process in its step."""
 
 import gc
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from flowcore.chains.codegen import CompiledPart, PartExit, compile_part
-from flowcore.chains.failures import Locate, function_error, misfit_error, open_functions, part_error
+from flowcore.chains.failures import (
+    Locate,
+    emit_attributes,
+    function_error,
+    misfit_error,
+    open_functions,
+    part_error,
+)
 from flowcore.chains.records import (
     MisfitError,
     batch_writer,
@@ -20,10 +27,12 @@ from flowcore.chains.records import (
 )
 from flowcore.chains.reuse_check import ReuseCheck
 from flowcore.chains.steps import ChainSpec, Receiver, RecordDict, Step
+from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
 from flowcore.settings import CheckMode
 
-__all__ = ["ChainOutput", "ChainTask", "OpenChain"]
+__all__ = ["ChainOutput", "ChainTask", "DownstreamChain", "OpenChain"]
+
 
 _Write = Callable[[Sequence[RecordDict]], pa.RecordBatch]
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -83,6 +92,7 @@ class ChainTask:
         self.isolate_failures = isolate_failures
         self.refused: dict[int, FunctionError] = {}
         self._locate: Locate = _no_coordinates
+        self._attributes: RecordAttributes | None = None
         self._writers: dict[tuple[Step, bool], _Write] = {}
         self._parts: dict[Step | None, tuple[CompiledPart, ReuseCheck | None]] = {}
         process = spec.head if spec.head.kind == "process" else None
@@ -117,6 +127,16 @@ class ChainTask:
                 yield
         finally:
             gc.set_threshold(*before)
+
+    def attributes(self, attributes: RecordAttributes) -> None:
+        """Set the attributes of the records that follow; functions that ask for them learn of a change.
+
+        Raises:
+            FunctionError: A user's function raised.
+        """
+        if attributes != self._attributes:
+            emit_attributes(self.spec.steps, attributes)
+            self._attributes = attributes
 
     def run(self, batch: pa.RecordBatch, locate: Locate | None = None) -> list[ChainOutput]:
         """Run the chain on a batch of its input; then `refused` has the records set aside, by position.
@@ -301,6 +321,45 @@ class OpenChain:
         """Close the functions; the next use opens them again."""
         self._task = None
         self._opened.close()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class DownstreamChain(OpenChain):
+    """A chain whose head is a keyed process.
+
+    A record that the process emits is passed on as it is, or as the copy that the plan chose. It becomes a
+    row only where it leaves the chain.
+    """
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """The columns that leave at each outlet."""
+        leaving = [step for step in self.spec.steps if step.outlet is not None]
+        return {f"chain {step.outlet}": step.outlet_schema or step.schema for step in leaving}
+
+    @property
+    def refused(self) -> Mapping[int, FunctionError]:
+        """The records that the last call set aside, by number."""
+        return self.open().refused
+
+    def run(
+        self,
+        inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch,
+        locate: Callable[[int], str | None],
+        attributes: RecordAttributes,
+    ) -> list[tuple[str, pa.RecordBatch, Sequence[int] | None]]:
+        """The outputs: name, rows, and for each row the number of its input record, where that is known.
+
+        Raises:
+            FunctionError: A function failed, and no single record caused it.
+        """
+        task = self.open()
+        task.attributes(attributes)
+        if isinstance(inputs, pa.RecordBatch):
+            found = task.run(inputs, locate)
+        else:
+            found = task.run_records(cast("list[RecordDict]", inputs), locate)
+        return [(f"chain {each.outlet}", each.batch, each.origins) for each in found]
 
 
 def _schema(step: Step, *, leaves: bool) -> pa.Schema:

@@ -13,18 +13,13 @@ from flowcore.kafka.topics import ensure_topics
 __all__ = ["broker"]
 
 
-class _Topic(click.ParamType[tuple[str, int]]):
+def _topic(text: str) -> tuple[str, int]:
     """``NAME`` or ``NAME:PARTITIONS``."""
-
-    name = "NAME[:PARTITIONS]"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        name, _, partitions = value.partition(":")
-        if not name or not (partitions or "1").isdecimal() or partitions == "0":
-            self.fail(f"{value!r} is not NAME or NAME:PARTITIONS; pass, say, bids:2", param, ctx)
-        return name, int(partitions or 1)
+    name, _, partitions = text.partition(":")
+    if not name or not (partitions or "1").isdecimal() or partitions == "0":
+        msg = f"{text!r} is not NAME or NAME:PARTITIONS; pass, say, bids:2"
+        raise click.BadParameter(msg)
+    return name, int(partitions or 1)
 
 
 @click.command()
@@ -40,7 +35,8 @@ class _Topic(click.ParamType[tuple[str, int]]):
 @click.option(
     "--topic",
     "topics",
-    type=_Topic(),
+    type=_topic,
+    metavar="NAME[:PARTITIONS]",
     multiple=True,
     help="Create this topic if it is missing. May be repeated.",
 )

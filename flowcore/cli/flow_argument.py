@@ -12,7 +12,7 @@ from flowcore.api.flow import Flow, load_flow
 from flowcore.errors import ConfigurationError, StateError
 from flowcore.settings import FILE_VARIABLE, Settings
 
-__all__ = ["find_checkpoints", "flow_and_settings", "name_and_settings"]
+__all__ = ["find_checkpoints", "flow_and_settings", "flow_or_name_and_settings", "name_and_settings"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -40,16 +40,21 @@ class _NameType(click.ParamType[str]):
         return _FlowType().convert(value, param, ctx).name if ":" in value else value
 
 
-class _Setting(click.ParamType[tuple[str, str]]):
-    name = "KEY=VALUE"
+class _FlowOrNameType(click.ParamType["Flow | str"]):
+    name = "FLOW"
 
     def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        key, equals, text = value.partition("=")
-        if not key or not equals:
-            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
-        return key, text
+        self, value: str | Flow, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Flow | str:
+        return _FlowType().convert(value, param, ctx) if isinstance(value, Flow) or ":" in value else value
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        msg = f"{text!r} is not KEY=VALUE"
+        raise click.BadParameter(msg)
+    return key, value
 
 
 def flow_and_settings(command: _Command) -> _Command:
@@ -62,6 +67,11 @@ def name_and_settings(command: _Command) -> _Command:
     return click.argument("flow", type=_NameType())(_with_settings(command))
 
 
+def flow_or_name_and_settings(command: _Command) -> _Command:
+    """Add the arguments ``flow``, a flow or the name of one that runs elsewhere, and ``settings``."""
+    return click.argument("flow", type=_FlowOrNameType())(_with_settings(command))
+
+
 def _with_settings(command: _Command) -> _Command:
     @functools.wraps(command)
     def read(*, pairs: tuple[tuple[str, str], ...], file: Path | None, **others: Any) -> Any:
@@ -70,7 +80,8 @@ def _with_settings(command: _Command) -> _Command:
     setting = click.option(
         "--set",
         "pairs",
-        type=_Setting(),
+        type=_setting,
+        metavar="KEY=VALUE",
         multiple=True,
         help="A setting, for instance kafka.bootstrap.servers=127.0.0.1:9092 or spark.driver.memory=4g. "
         "May be repeated.",

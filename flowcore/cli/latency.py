@@ -13,8 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.api.flow import Flow
-from flowcore.cli.flow_argument import flow_and_settings
+from flowcore.cli.flow_argument import flow_or_name_and_settings
+from flowcore.cli.printable import printable
+from flowcore.cli.top import load_progress
 from flowcore.errors import PlanError, RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.latency import LatencySummary
@@ -37,31 +40,33 @@ _NO_BROKER = (
 
 
 @click.command()
-@flow_and_settings
+@flow_or_name_and_settings
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     help="Duration of the measurement. Default: until Ctrl-C.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print only one JSON object, at the end.")
-def latency(flow: Flow, settings: Settings, seconds: float | None, *, as_json: bool) -> None:
+def latency(flow: Flow | str, settings: Settings, seconds: float | None, *, as_json: bool) -> None:
     """Show the latency from the sources of a running flow to its sinks.
 
-    The flow runs in another process, with metrics.latency.interval set. The command counts the latency
-    markers that arrive while it runs; the live table shows the last minute.
+    FLOW is the flow's name, or MODULE:FLOW. It runs in another process, with metrics.latency.interval set.
+    The command counts the latency markers that arrive while it runs; the live table shows the last minute.
 
     \b
     Examples:
+      flowcore latency sales --set state.dir=/var/lib/flows
       flowcore latency my_flows.sales:flow --set kafka.bootstrap.servers=127.0.0.1:9092
       flowcore latency my_flows.sales:flow --seconds 60 --json
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    name = flow if isinstance(flow, str) else flow.name
     brokers = _sinks_by_broker(flow, settings)
     began_s = time.monotonic()
     interrupted = False
     with ExitStack() as opened:
         collectors = [opened.enter_context(LatencyCollector(*broker)) for broker in brokers.items()]
-        view = _View(flow.name, collectors)
+        view = _View(name, collectors)
         try:
             if as_json:
                 view.wait(seconds)
@@ -77,23 +82,29 @@ def latency(flow: Flow, settings: Settings, seconds: float | None, *, as_json: b
             servers for servers, found in zip(brokers, collectors, strict=True) if not found.wait_ready(0)
         ]
         msg = (_NO_BROKER if silent else _NO_MARKERS).format(
-            flow=flow.name, seconds=took_s, servers=", ".join(silent or brokers)
+            flow=name, seconds=took_s, servers=", ".join(silent or brokers)
         )
         if not interrupted:
             raise RunError(msg)
         click.echo(msg, err=True)
 
 
-def _sinks_by_broker(flow: Flow, settings: Settings) -> dict[str, dict[str, str]]:
-    """The sinks that receive markers, by broker and topic."""
+def _sinks_by_broker(flow: Flow | str, settings: Settings) -> dict[str, dict[str, str]]:
+    """The sinks that receive markers, by broker and topic; of a flow's name, as its last run has reported."""
     found: dict[str, dict[str, str]] = {}
-    for sink in flow.sinks:
-        topic = sink.topic
-        if topic is not None and not sink.bounded:
-            found.setdefault(broker_of(topic, settings), {})[topic.name] = f"{flow.name}/{sink.name}"
+    if isinstance(flow, str):
+        for servers, names in load_progress(flow, settings).sinks.items():
+            for name, label in names.items():
+                found.setdefault(broker_of(KafkaTopic(name, servers=servers), settings), {})[name] = label
+    else:
+        for sink in flow.sinks:
+            topic = sink.topic
+            if topic is not None and not sink.bounded:
+                found.setdefault(broker_of(topic, settings), {})[topic.name] = f"{flow.name}/{sink.name}"
     if not found:
+        name = flow if isinstance(flow, str) else flow.name
         msg = (
-            f"flow {flow.name!r} writes no stream to Kafka: only Kafka topics carry latency markers; write a "
+            f"flow {name!r} writes no stream to Kafka: only Kafka topics carry latency markers; write a "
             "live stream to a KafkaTopic"
         )
         raise PlanError(msg)
@@ -164,7 +175,7 @@ class _View:
         if bad := self._bad():
             last = next(collector.last_bad for collector in self._collectors if collector.last_bad)
             notes.append(f"{bad:,} messages are not events, the last: {last}")
-        return [Text(_plain(note)) for note in notes]
+        return [Text(printable(note)) for note in notes]
 
 
 def _sleep(end_s: float | None, step_s: float) -> bool:
@@ -180,7 +191,7 @@ def _table(title: str, summaries: Iterable[LatencySummary]) -> Table:
         table.add_column(name, justify="right")
     for summary in summaries:
         table.add_row(
-            Text(_plain(summary.source)), Text(summary.sink), f"{summary.count:,}", *_figures(summary)
+            Text(printable(summary.source)), Text(summary.sink), f"{summary.count:,}", *_figures(summary)
         )
     return table
 
@@ -190,16 +201,10 @@ def _line(summary: LatencySummary) -> str:
         f"{name} {figure} ms"
         for name, figure in zip(("p50", "p90", "p99", "max"), _figures(summary), strict=True)
     )
-    return (
-        f"{_plain(summary.source)} -> {summary.sink}: {summary.count:,} markers in the last minute, {figures}"
-    )
+    edge = f"{printable(summary.source)} -> {summary.sink}"
+    return f"{edge}: {summary.count:,} markers in the last minute, {figures}"
 
 
 def _figures(summary: LatencySummary) -> list[str]:
     found = (summary.p50_ms, summary.p90_ms, summary.p99_ms, summary.max_ms)
     return ["-" if figure is None else f"{figure:,.1f}" for figure in found]
-
-
-def _plain(text: str) -> str:
-    """Text from a topic without terminal control characters."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -9,7 +9,9 @@ from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
+from flowcore.planner.rules.functions import require_known_functions
 from flowcore.settings import Settings
+from flowcore.spark.results.store import ResultStore
 
 __all__ = ["plan"]
 
@@ -51,7 +53,11 @@ def plan(
     if verbose and format_ != "text":
         msg = f"--verbose changes only the text; --format {format_} always shows every decision"
         raise click.UsageError(msg)
+    require_known_functions(flow, settings)
     planned = plan_flow(flow, mode, settings)
+    results = ResultStore(settings.state_dir, flow.name)
+    if table_bytes := results.table_bytes(stage.name for stage in planned.bounded if stage.results):
+        planned = plan_flow(flow, mode, settings, table_bytes)
     match format_:
         case "json":
             click.echo(json.dumps(planned.to_dict(), indent=2))

@@ -17,16 +17,12 @@ from flowcore.settings import Settings
 __all__ = ["report"]
 
 
-class _Duration(click.ParamType[timedelta]):
-    name = "DURATION"
-
-    def convert(
-        self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
+def _duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        msg = f"{text!r}: {error}"
+        raise click.BadParameter(msg) from error
 
 
 @click.command()
@@ -40,7 +36,8 @@ class _Duration(click.ParamType[timedelta]):
 )
 @click.option(
     "--since",
-    type=_Duration(),
+    type=_duration,
+    metavar="DURATION",
     help="Show only this last period, for instance '2 d'. Default: the whole history.",
 )
 def report(flow: str, settings: Settings, page: Path, since: timedelta | None) -> None:
@@ -64,7 +61,7 @@ def report(flow: str, settings: Settings, page: Path, since: timedelta | None) -
         )
         raise RunError(msg)
     try:
-        page.write_text(report_page(history), encoding="utf-8")
+        page.write_text(report_page(history, int(time.time() * 1000)), encoding="utf-8")
     except OSError as error:
         msg = f"--html {page} cannot be written: {error.strerror}; pass a file in an existing folder"
         raise RunError(msg) from error

@@ -2,6 +2,8 @@
 
 import signal
 import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Literal
 
 import click
@@ -9,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from flowcore.api.flow import Flow
+from flowcore.api.operators import KeyedProcess, StreamJoin, Window
 from flowcore.cli.flow_argument import flow_and_settings
+from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
@@ -40,6 +44,12 @@ _BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
 @click.option(
     "--bounded", is_flag=True, help="Run only the bounded stages. Running live queries join the new results."
 )
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Continue after unread records that a topic has removed, and list them in "
+    "state.dir/FLOW/skipped.jsonl. Without it such a start is refused.",
+)
 @click.option("--refresh", is_flag=True, help="Run all bounded stages, also those without any change.")
 def run(
     flow: Flow,
@@ -49,6 +59,7 @@ def run(
     slice_: bool,
     bounded: bool,
     refresh: bool,
+    skip_lost: bool,
 ) -> None:
     """Run a flow until it ends or Ctrl-C. If it is started again, it continues from its checkpoints.
 
@@ -69,6 +80,7 @@ def run(
         mode="slice" if slice_ else None if mode == "auto" else mode,
         live=not bounded,
         refresh=refresh,
+        skip_lost=skip_lost,
         listener=_Terminal(Console(stderr=True)),
     )
 
@@ -132,10 +144,32 @@ class _Terminal:
         finally:
             self._status.stop()
             self._console.print(_table(run))
+            for line in describe_open(self._plan, run.progress()) if self._plan else ():
+                self._console.print(line, highlight=False)
 
     def _wait(self, text: str) -> None:
         self._status.update(text)
         self._status.start()
+
+
+def describe_open(plan: Plan, progress: Iterable[QueryProgress]) -> Iterator[str]:
+    """What slices leave open: windows, timers and unmatched records that event time has not reached."""
+    watermarks = {query.name: query.watermark_ms for query in progress}
+    for query in plan.live_queries:
+        waiting = [
+            node.name for node in query.operators if isinstance(node, Window | KeyedProcess | StreamJoin)
+        ]
+        if query.mode.value != "slice" or not waiting or query.name not in watermarks:
+            continue
+        at_ms = watermarks[query.name]
+        reached = "has not begun"
+        if at_ms is not None:
+            reached = f"is at {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        yield (
+            f"query {query.name}: event time {reached}. What {' and '.join(waiting)} would emit later "
+            "(windows, timers, unmatched records) stays open for the next run; "
+            f"`flowcore state {plan.flow}` shows it"
+        )
 
 
 def _summarize(run: LiveRuns) -> str:

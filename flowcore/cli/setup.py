@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 import click
 
@@ -13,8 +14,16 @@ from flowcore.installation.java import find_java
 __all__ = ["setup"]
 
 
+_DAGSTER = Path(__file__).parents[1] / "dagster" / "dagster.yaml"
+
+
 @click.command()
-def setup() -> None:
+@click.option(
+    "--dagster-home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Only write the configuration of a Dagster instance for flows, dagster.yaml, to this folder.",
+)
+def setup(dagster_home: Path | None) -> None:
     """Download the Kafka jars and build Spark's class archive, unless they exist.
 
     Both are written to FLOWCORE_CACHE (default: flowcore in your cache folder). Nothing else on the machine
@@ -23,8 +32,12 @@ def setup() -> None:
     \b
     Examples:
       flowcore setup
+      flowcore setup --dagster-home ~/dagster
       FLOWCORE_CACHE=/opt/flowcore flowcore setup
     """
+    if dagster_home is not None:
+        _write_dagster_home(dagster_home)
+        return
     java = find_java()
     click.echo(f"Java           {java.build} at {java.home}")
     was_there, started = jars_folder().is_dir(), time.monotonic()
@@ -40,6 +53,20 @@ def setup() -> None:
         click.echo(f"class archive  {error}", err=True)
     else:
         click.echo(f"class archive  {archive} ({_how('made', was_there, started)})")
+
+
+def _write_dagster_home(folder: Path) -> None:
+    target = folder / _DAGSTER.name
+    text = _DAGSTER.read_text(encoding="utf-8")
+    if target.exists() and target.read_text(encoding="utf-8") != text:
+        msg = (
+            f"{target} is there and differs: what was configured would be lost; remove it, or take over what "
+            f"you need of {_DAGSTER}"
+        )
+        raise InstallationError(msg)
+    folder.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    click.echo(f"Dagster        {target}; export DAGSTER_HOME={folder.absolute()}")
 
 
 def _how(verb: str, was_there: bool, started: float) -> str:

@@ -91,6 +91,12 @@ class Automation(dg.Model, dg.Resolvable):
         default=120.0, gt=0, description="Seconds after its last heartbeat at which a run is lost."
     )
 
+    keep_runs_days: float = Field(
+        default=90.0,
+        ge=0,
+        description="Days for which Dagster keeps live runs and slices that have ended, with their events.",
+    )
+
     @property
     def restart_policy(self) -> RestartPolicy:
         """When a crashed live run is launched again."""

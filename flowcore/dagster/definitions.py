@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import dagster as dg
 from pydantic import Field
 
 from flowcore.api.flow import Flow, load_flow
+from flowcore.dagster import stream_checks
 from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
 from flowcore.dagster.bounded_assets import build_bounded_assets
 from flowcore.dagster.live_asset import build_live_asset
@@ -23,12 +25,6 @@ from flowcore.dagster.sensors import (
     build_history_sensor,
     build_jobs,
     build_lag_sensor,
-)
-from flowcore.dagster.stream_checks import (
-    build_dead_letter_checks,
-    build_dead_letter_sensor,
-    build_health_sensor,
-    build_stream_checks,
 )
 from flowcore.dagster.table_checks import build_completeness_checks, build_expectation_checks
 from flowcore.planner import plan_flow
@@ -82,11 +78,15 @@ def flow_assets(
     if plan.live is not None:
         policy = automation.restart_policy
         assets.append(build_live_asset(flow, plan, attributes, objectives))
-        checks += [build_stream_checks(plan, objectives), build_running_check(plan, policy)]
-        sensors += [build_restart_sensor(plan, policy), build_health_sensor(plan, objectives)]
+        checks += [stream_checks.build_stream_checks(plan, objectives), build_running_check(plan, policy)]
+        keep_runs = timedelta(days=automation.keep_runs_days)
+        sensors += [
+            build_restart_sensor(plan, policy, keep_runs),
+            stream_checks.build_health_sensor(plan, objectives),
+        ]
         sensors.append(build_lag_sensor(plan, automation))
         if topics_with_dead_letters(plan):
-            sensors.append(build_dead_letter_sensor(plan))
+            sensors.append(stream_checks.build_dead_letter_sensor(plan))
     own = dg.Definitions(assets=assets, asset_checks=checks, sensors=sensors)
     return FlowAssets(plan, dg.Definitions.merge(own, build_jobs(plan, automation)))
 
@@ -115,7 +115,7 @@ def definitions(
     }  # fmt: skip
     shared = dg.Definitions(
         assets=build_external_assets([flow.plan for flow in flows]),
-        asset_checks=build_dead_letter_checks(
+        asset_checks=stream_checks.build_dead_letter_checks(
             topic for flow in flows for topic in topics_with_dead_letters(flow.plan)
         ),
         resources=resources,
@@ -138,16 +138,8 @@ class _FlowAttributes(AssetAttributes):
     )
 
     def assets(self) -> FlowAssets:
-        return flow_assets(
-            load_flow(self.flow),
-            owners=self.owners,
-            group=self.group,
-            tags=self.tags,
-            descriptions=self.descriptions,
-            automation=self.automation,
-            objectives=self.objectives,
-            expectations=self.expectations,
-        )
+        attributes = {name: getattr(self, name) for name in _FlowAttributes.model_fields if name != "flow"}
+        return flow_assets(load_flow(self.flow), **attributes)
 
 
 class FlowComponent(_FlowAttributes, dg.Component):

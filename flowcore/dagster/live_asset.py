@@ -15,17 +15,20 @@ from flowcore.dagster.attributes import AssetAttributes, Objectives
 from flowcore.dagster.metadata import Metadata, progress_metadata
 from flowcore.dagster.names import asset_key, live_key, op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
-from flowcore.dagster.restart_sensor import running_evaluation
+from flowcore.dagster.restart_sensor import first_run, running_evaluation
 from flowcore.dagster.stream_checks import evaluate_objectives, evaluation
-from flowcore.dagster.termination import TerminationRequests, deferred_interrupts
-from flowcore.errors import RunError
+from flowcore.dagster.termination import TerminationRequests, deferred_interrupts, survive_storage
+from flowcore.errors import MissingStateError, RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
+from flowcore.settings import Settings
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of
 from flowcore.spark.run.live_stage import LiveRun
 
-__all__ = ["LiveConfig", "build_live_asset"]
+__all__ = ["Heartbeat", "LiveConfig", "build_live_asset", "require_state"]
 
 _POLL_S = 0.5
+_AGAIN_S = 5.0
 
 
 class LiveConfig(dg.Config):
@@ -58,7 +61,7 @@ def build_live_asset(
     name = op_name(plan.flow, "live")
     operators = [node for query in plan.live.queries for node in query.operators]
     tables = [table_key(plan.flow, result.name) for stage in plan.bounded for result in stage.results]
-    sources = [asset_key(plan.flow, source) for source in plan.live.sources]
+    sources = [asset_key(plan.flow, each) for each in plan.live.sources if each.written_by is None]
     spec = attributes.spec(
         plan, live_key(plan.flow), "live", operators, deps=[*tables, *sources], kind="kafka"
     )
@@ -72,10 +75,11 @@ def build_live_asset(
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
         settings = flowcore.settings()
         run_plan = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
+        require_state(context, run_plan, settings)
         with deferred_interrupts() as interrupted:
             spark_context = spark.context(run_plan, settings)
             with LiveRun(run_plan, spark_context) as run:
-                heartbeat = _Heartbeat(context, run, objectives)
+                heartbeat = Heartbeat(context, run, objectives, config.beat_seconds)
                 requests = TerminationRequests(context)
                 while not interrupted.is_set() and not heartbeat.has_lasted(config.run_seconds):
                     if run.wait(_POLL_S):
@@ -83,10 +87,11 @@ def build_live_asset(
                     if requests.poll():
                         interrupted.set()
                         break
-                    if heartbeat.since_last_s >= config.beat_seconds:
+                    if heartbeat.is_due:
                         heartbeat.beat()
                 if interrupted.is_set():
-                    context.log.info("the live queries of flow %s are asked to stop", plan.flow)
+                    with survive_storage():
+                        context.log.info("the live queries of flow %s are asked to stop", plan.flow)
                     heartbeat.beat()
                 metadata = heartbeat.metadata()
         return dg.MaterializeResult(metadata=metadata)
@@ -94,10 +99,35 @@ def build_live_asset(
     return live
 
 
-class _Heartbeat:
+def require_state(context: dg.AssetExecutionContext, plan: Plan, settings: Settings) -> None:
+    """Check that a run in place of one that had state finds it: else it would begin anew, without a person.
+
+    Raises:
+        MissingStateError: It does not.
+    """
+    first = first_run(context.run)
+    beats = context.instance.fetch_materializations(live_key(plan.flow), limit=1).records
+    beaten = context.instance.get_run_by_id(beats[0].run_id) if beats else None
+    if first == context.run.run_id or beaten is None or first_run(beaten) != first:
+        return
+    checkpoints = [checkpoint_folder(query, plan.flow, settings) for query in plan.live_queries]
+    if not any(plan_file_of(each).exists() for each in checkpoints):
+        msg = (
+            f"run {beaten.run_id}, which this run replaces, had checkpoints in {checkpoints[0].parent}, and "
+            "there are none now, as if a disk was not mounted: the queries would read their sources from the "
+            "start position, and skip or repeat records; bring the folder back, or launch the job by hand to "
+            "start anew"
+        )
+        raise MissingStateError(msg)
+
+
+class Heartbeat:
     """Reports the progress of running queries to Dagster."""
 
-    def __init__(self, context: dg.AssetExecutionContext, run: LiveRun, objectives: Objectives) -> None:
+    def __init__(
+        self, context: dg.AssetExecutionContext, run: LiveRun, objectives: Objectives, beat_s: float
+    ) -> None:
+        self._beat_s = beat_s
         self._context = context
         self._run = run
         self._objectives = objectives
@@ -107,17 +137,23 @@ class _Heartbeat:
         self._began = self._last = time.monotonic()
 
     @property
-    def since_last_s(self) -> float:
-        return time.monotonic() - self._last
+    def is_due(self) -> bool:
+        return time.monotonic() - self._last >= self._beat_s
 
     def has_lasted(self, seconds: float | None) -> bool:
         return seconds is not None and time.monotonic() - self._began >= seconds
 
     def beat(self) -> None:
+        """Report a heartbeat; if Dagster's storage fails, again soon."""
         self._last = time.monotonic()
         flow, metadata = self._run.plan.flow, self.metadata()
-        self._context.log_event(dg.AssetMaterialization(live_key(flow), metadata=metadata))
-        self._report(running_evaluation(flow))
+        beaten = False
+        with survive_storage():
+            self._context.log_event(dg.AssetMaterialization(live_key(flow), metadata=metadata))
+            self._report(running_evaluation(flow))
+            beaten = True
+        if not beaten:
+            self._last += min(_AGAIN_S - self._beat_s, 0.0)
 
     def metadata(self) -> Metadata:
         """The progress of the queries; also reports checks whose outcome has changed."""
@@ -128,5 +164,6 @@ class _Heartbeat:
 
     def _report(self, found: dg.AssetCheckEvaluation) -> None:
         if self._reported.get(found.check_name) is not found.passed:
-            self._reported[found.check_name] = found.passed
-            self._context.log_event(found)
+            with survive_storage():
+                self._context.log_event(found)
+                self._reported[found.check_name] = found.passed

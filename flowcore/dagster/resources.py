@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from flowcore.dagster.termination import kept_interrupt_handler
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit, require_same_topics
+from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
 from flowcore.spark.run.live_topics import prepare_topics
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
@@ -130,14 +130,13 @@ class SparkResource(LazyPySparkResource):
         Raises:
             BrokerError: A broker cannot be reached.
             RunError: A source topic does not exist.
-            StateError: A checkpoint belongs to a plan that is not compatible with this one.
+            StateError: A checkpoint belongs to other topics, or to a plan that is not compatible.
+            LostRecordsError: A topic has removed records that were not read.
         """
         settings = self._configured(settings)
         require_checkpoints_fit(plan, settings)
-        require_same_topics(plan, settings)
-        if plan.live is not None:
-            prepare_topics(plan.live, settings)
-        return Context(self._session(settings, slots_needed(plan, settings)), settings, plan.flow)
+        partitions = prepare_topics(plan, settings)
+        return Context(self._session(settings, slots_needed(plan, settings, partitions)), settings, plan.flow)
 
     def session(self, settings: Settings) -> SparkSession:
         """The run's session, for batch work; it is started if necessary."""
@@ -159,9 +158,9 @@ class SparkResource(LazyPySparkResource):
         if self._spark_session is not None and slots > self._slots:
             self._stop()  # a local master cannot be given more task slots while it runs
         if self._spark_session is None:
-            prepare_process(settings)
+            scratch = prepare_process(settings)
             with kept_interrupt_handler():
-                config = session_config(settings, slots=slots)
+                config = session_config(settings, slots=slots, scratch=scratch)
                 self._spark_session = spark_session_from_config(config)  # type: ignore[no-untyped-call]
             self._slots = slots
         spark: SparkSession = self._spark_session

@@ -6,18 +6,30 @@ in the tags of the runs.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 
 from flowcore.dagster import restarts
 from flowcore.dagster.names import identifier, live_key
+from flowcore.dagster.old_runs import remove_old_runs
 from flowcore.dagster.restarts import Fate, RestartPolicy
+from flowcore.dagster.termination import survive_storage
+from flowcore.errors import OutageError
 from flowcore.metrics.health import show_seconds
 from flowcore.planner.plan import Plan
 
-__all__ = ["GAVE_UP", "RESTART", "build_restart_sensor", "build_running_check", "running_evaluation"]
+__all__ = [
+    "GAVE_UP",
+    "RESTART",
+    "build_restart_sensor",
+    "build_running_check",
+    "first_run",
+    "running_evaluation",
+]
 
 RESTART = "flowcore/restart"
 """Tag of a run that the supervisor launched: the number of consecutive crashes before it."""
@@ -26,13 +38,15 @@ GAVE_UP = "flowcore/gave-up"
 """Tag of the last run, after which the supervisor launches no other."""
 
 _CHECK = "running"
+_FIRST_RUN = "flowcore/first-run"
+_OUTAGES = {each.__name__ for each in OutageError.__subclasses__()}
 _INTERVAL_S = 15
 _RETRY = "dagster/retry_number"
 _NOT_COPIED = ("dagster/", ".dagster/", "flowcore/")
 
 
-def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> dg.SensorDefinition:
-    """The supervisor of a flow's live run; it is on at first."""
+def build_restart_sensor(plan: Plan, policy: RestartPolicy, keep_runs: timedelta) -> dg.SensorDefinition:
+    """The supervisor of a flow's live run, which also removes old runs; it is on at first."""
     job = identifier(plan.flow, "live")
 
     @dg.sensor(
@@ -41,7 +55,8 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> dg.SensorDefiniti
         minimum_interval_seconds=_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Launches job `{job}` again after its run crashed: with growing delay, and at most "
-        f"{policy.limit} times in a row. A run that was terminated is not launched again.",
+        f"{policy.limit} times in a row, in an outage without end. A run that was terminated is not launched "
+        "again.",
     )
     def supervise(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         instance = context.instance
@@ -51,13 +66,17 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> dg.SensorDefiniti
             case restarts.Relaunch(run=run, crashes=crashes):
                 requests.append(_restart_request(instance, run, crashes))
             case restarts.Lost(run=run):
-                lost = instance.get_run_by_id(run)
+                # After an outage of this daemon or of its database, the run beats again before the next tick.
+                lost = instance.get_run_by_id(run) if event == context.cursor else None
                 if lost is not None and lost.status is dg.DagsterRunStatus.STARTED:
                     instance.report_run_failed(lost, f"flowcore's supervisor: {message}")
             case restarts.GiveUp(run=run, crashes=crashes):
                 instance.add_run_tags(run, {GAVE_UP: f"after {crashes} crashes in a row"})
             case _:
                 pass
+        jobs = (job, identifier(plan.flow, "slice"))
+        with survive_storage():  # a restart is more urgent
+            remove_old_runs(instance, jobs, keep_runs, newest=policy.limit + 1)
         changed = event is not None and event != context.cursor
         failed = not isinstance(decision, restarts.Leave)  # that a run is active, its heartbeat reports
         return dg.SensorResult(
@@ -86,6 +105,11 @@ def build_running_check(plan: Plan, policy: RestartPolicy) -> dg.AssetChecksDefi
     return running
 
 
+def first_run(run: dg.DagsterRun) -> str:
+    """The run that a person launched, of one that replaces it; else the run itself."""
+    return run.tags.get(_FIRST_RUN) or run.root_run_id or run.run_id
+
+
 def running_evaluation(flow: str) -> dg.AssetCheckEvaluation:
     """The evaluation of `running` that a live run reports with its heartbeat."""
     return _evaluation(flow, "it runs", passed=True)
@@ -110,20 +134,28 @@ def _decide(
         dg.RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1
     )
     attempts = [_attempt(instance, record, None if number else key) for number, record in enumerate(records)]
+    if attempts and attempts[0].fate is Fate.CRASHED:  # only then it matters why they did
+        attempts = [
+            replace(each, outage=each.fate is Fate.CRASHED and _met_outage(instance, each.run))
+            for each in attempts
+        ]
     decision = restarts.decide_restart(attempts, now_s, policy)
+    how, limit = "crashed", str(policy.limit)
+    if attempts and attempts[0].outage:
+        how, limit = "crashed in an outage", "any number"
     match decision:
         case restarts.Leave(why=why, running=running):
             return decision, "runs" if running else None, why
         case restarts.Wait(run=run, crashes=crashes, until_s=until_s):
             due = show_seconds(max(until_s - now_s, 0))
-            message = f"run {run} crashed: restart {crashes} of {policy.limit} is due in {due}"
+            message = f"run {run} {how}: restart {crashes} of {limit} is due in {due}"
             return decision, f"crashed {run}", message
         case restarts.Relaunch(run=run, crashes=crashes):
-            return decision, f"again {run}", f"run {run} crashed: restart {crashes} of {policy.limit}"
+            return decision, f"again {run}", f"run {run} {how}: restart {crashes} of {limit}"
         case restarts.Lost(run=run, silent_s=silent_s):
             message = (
                 f"run {run} has sent no heartbeat for {show_seconds(silent_s)}: its process or its machine "
-                "is gone, or hangs; it counts as failed"
+                "is gone, or hangs; without a heartbeat until the next tick it counts as failed"
             )
             return decision, f"lost {run}", message
         case restarts.GiveUp(run=run, crashes=crashes):
@@ -146,6 +178,20 @@ def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, key: dg.AssetKe
         ended_s=record.end_time,
         restarted=RESTART in run.tags or _RETRY in run.tags,
     )
+
+
+def _met_outage(instance: dg.DagsterInstance, run: str) -> bool:
+    """Whether a run failed with an `OutageError`, of which its log has the names."""
+    kinds = {dg.DagsterEventType.STEP_FAILURE}
+    events = (entry.get_dagster_event() for entry in instance.all_logs(run, of_type=kinds))
+    return any(name in _OUTAGES for event in events for name in _error_names(event))
+
+
+def _error_names(event: dg.DagsterEvent) -> Iterator[str]:
+    error = event.step_failure_data.error
+    while error is not None:
+        yield error.cls_name or ""
+        error = error.cause
 
 
 def _fate(instance: dg.DagsterInstance, record: dg.RunRecord) -> Fate:
@@ -172,7 +218,10 @@ def _restart_request(instance: dg.DagsterInstance, run: str, crashes: int) -> dg
     config: Mapping[str, Any] = crashed.run_config if crashed else {}
     tags = crashed.tags.items() if crashed else ()
     copied = {tag: text for tag, text in tags if not tag.startswith(_NOT_COPIED)}
+    first = first_run(crashed) if crashed else run
     # Dagster makes one run per run key, even if this tick is repeated.
     return dg.RunRequest(
-        run_key=run, run_config=config, tags={**copied, RESTART: str(crashes), "flowcore/restart-of": run}
+        run_key=run,
+        run_config=config,
+        tags={**copied, RESTART: str(crashes), "flowcore/restart-of": run, _FIRST_RUN: first},
     )

@@ -1,7 +1,7 @@
 """Restart decisions for a flow's live run: whether and when it is launched again.
 
-Pure, and knows neither Dagster nor a clock: the past runs and the time are arguments, and nothing is kept
-between two calls, so a process that was just started decides the same. Times are seconds since the epoch.
+Pure, without Dagster and without a clock: the past runs and the time are arguments, and nothing is kept
+between two calls. So a process that was just started decides the same. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fate(StrEnum):
     PENDING = "pending"
     """Queued, starting, terminating, or about to be retried by Dagster."""
     RUNNING = "running"
-    """Started and not finished, as far as Dagster knows; the last heartbeat says whether that is true."""
+    """Started and not finished, by Dagster's records; the last heartbeat says whether that is true."""
     ENDED = "ended"
     """Ended as planned: terminated by a person, or after its configured time."""
     CRASHED = "crashed"
@@ -42,10 +42,10 @@ class Attempt:
     """One live run.
 
     Attributes:
-        run: The run's id.
         heartbeat_s: Its last heartbeat, None if there is none.
         ended_s: When it ended, None while it has not.
         restarted: Whether it was launched in place of a crashed run, not by a person.
+        outage: Whether it crashed because something was away that may come back, as a broker.
     """
 
     run: str
@@ -54,6 +54,7 @@ class Attempt:
     heartbeat_s: float | None = None
     ended_s: float | None = None
     restarted: bool = False
+    outage: bool = False
 
     @property
     def lasted_s(self) -> float:
@@ -68,7 +69,7 @@ class RestartPolicy:
     Attributes:
         first_wait_s: Seconds from the first crash to the restart; each consecutive crash doubles them.
         longest_wait_s: Limit of that wait.
-        limit: Consecutive restarts before a person is needed.
+        limit: Consecutive restarts before a person is needed, not counting those after an outage.
         stable_s: A run that lasted this long has recovered: its crash counts as the first.
         start_s: A run without a heartbeat is lost this long after its start.
         silent_s: A run is lost this long after its last heartbeat.
@@ -156,19 +157,20 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
                 return Lost(last.run, silent_s)
             return Leave("it runs", running=True) if has_begun else Leave("it starts")
         case Fate.CRASHED:
-            crashes = _consecutive_crashes(attempts, policy.stable_s)
-            if crashes > policy.limit:
+            crashed = _consecutive_crashes(attempts, policy.stable_s)
+            crashes = len(crashed)
+            if not last.outage and sum(not each.outage for each in crashed) > policy.limit:
                 return GiveUp(last.run, crashes)
             due_s = last.began_s + last.lasted_s + policy.wait_s(crashes)
             return Relaunch(last.run, crashes) if now_s >= due_s else Wait(last.run, crashes, due_s)
 
 
-def _consecutive_crashes(attempts: Sequence[Attempt], stable_s: float) -> int:
-    crashes = 0
+def _consecutive_crashes(attempts: Sequence[Attempt], stable_s: float) -> list[Attempt]:
+    crashed: list[Attempt] = []
     for attempt in attempts:
         if attempt.fate is not Fate.CRASHED:
             break
-        crashes += 1
+        crashed.append(attempt)
         if not attempt.restarted or attempt.lasted_s >= stable_s:
             break
-    return crashes
+    return crashed

@@ -22,7 +22,7 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.context import broker_of
+from flowcore.spark.context import names_by_broker
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.bounded_stage import source_versions
 
@@ -86,7 +86,7 @@ def build_jobs(plan: Plan, automation: Automation) -> dg.Definitions:
                     tags={**UNLIMITED, "dagster/max_retries": str(most)},
                 )
             )
-        # The pool would queue a slice behind a live run, and one more at each tick.
+        # The pool would queue a slice after a live run, and one more at each tick.
         schedules.append(_build_schedule(plan.flow, "slice_schedule", names[0], automation.slice_cron, names))
     return dg.Definitions(jobs=jobs, schedules=schedules)
 
@@ -230,12 +230,11 @@ def _changed_sources(plan: Plan, settings: Settings) -> tuple[dict[str, str], di
 
 def _lag(plan: Plan, progress: FlowProgress, settings: Settings) -> int:
     """The largest number of uncommitted records of any query, by the current ends of the topics."""
-    servers = {
-        topic.name: broker_of(topic, settings)
-        for source in (plan.live.sources if plan.live else ())
-        if (topic := source.topic)
-    }
-    ends = {name: end_offsets_of_topics(address, [name])[name] for name, address in servers.items()}
+    sources = plan.live.sources if plan.live else ()
+    topics = [topic for source in sources if (topic := source.topic)]
+    ends: dict[str, dict[int, int]] = {}
+    for servers, names in names_by_broker(topics, settings).items():
+        ends |= end_offsets_of_topics(servers, names)
     lags = (
         sum(max(ends.get(one.topic, {}).get(one.partition, 0) - (one.offset or 0), 0) for one in partitions)
         for partitions in (query.partitions for query in progress.queries)

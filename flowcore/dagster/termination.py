@@ -7,6 +7,7 @@ server was killed or replaced, nobody sends the signal, and only the run storage
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -19,11 +20,19 @@ from pyspark.sql import SparkSession
 
 from flowcore.errors import RunError
 
-__all__ = ["TerminationRequests", "cancel_jobs_on", "deferred_interrupts", "kept_interrupt_handler"]
+__all__ = [
+    "TerminationRequests",
+    "cancel_jobs_on",
+    "deferred_interrupts",
+    "kept_interrupt_handler",
+    "survive_storage",
+]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EVENT_POLL_S = 0.2
 _STORAGE_POLL_S = 2.0
+
+_log = logging.getLogger(__name__)
 
 
 class TerminationRequests:
@@ -35,7 +44,7 @@ class TerminationRequests:
         self._next_poll_s = 0.0
 
     def poll(self) -> bool:
-        """Whether the run is to terminate; reads the storage every two seconds.
+        """Whether the run is to terminate; reads the storage every two seconds, and continues without it.
 
         Raises:
             RunError: The supervisor declared this run lost, and may have launched another one.
@@ -44,19 +53,30 @@ class TerminationRequests:
             return False
         self._next_poll_s = time.monotonic() + _STORAGE_POLL_S
         if self._code_server is not None and os.getppid() != self._code_server:
-            self._context.log.warning(
-                "the code server that started this run (process %d) is gone: the run continues, and receives "
-                "a request to terminate within %g s",
-                self._code_server,
-                _STORAGE_POLL_S,
-            )
+            with survive_storage():
+                self._context.log.warning(
+                    "the code server that started this run (process %d) is gone: the run continues, and "
+                    "receives a request to terminate within %g s",
+                    self._code_server,
+                    _STORAGE_POLL_S,
+                )
             self._code_server = None
-        run_id = self._context.run.run_id
-        run = self._context.instance.get_run_by_id(run_id)
+        run_id, run = self._context.run.run_id, None
+        with survive_storage():
+            run = self._context.instance.get_run_by_id(run_id)
         if run is not None and run.status is dg.DagsterRunStatus.FAILURE:
             msg = f"run {run_id} was declared failed while it still ran: it ends, another may have begun"
             raise RunError(msg)
         return run is not None and run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+
+
+@contextmanager
+def survive_storage() -> Iterator[None]:
+    """End the block early if Dagster's storage fails, as while its database is away."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - each kind of storage has errors of its own
+        _log.warning("Dagster's storage does not answer: the stream continues, and asks again (%s)", error)
 
 
 @contextmanager

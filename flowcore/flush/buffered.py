@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.flush.operator import BufferGroup, FlushBuffers
-from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 
 __all__ = ["BufferedOperator"]
@@ -48,7 +48,9 @@ class BufferedOperator:
         return _Group(self.operator.open(), self.buffer.open())
 
 
-class _Group:
+class _Group(KeyGroup):
+    emits_control = True
+
     def __init__(self, inner: KeyGroup, buffer: BufferGroup) -> None:
         self._inner = inner
         self._buffer = buffer
@@ -83,9 +85,9 @@ class _Group:
     def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         self._run(out, self._inner.marker, marker)
 
-    def upstream_flushed(self) -> None:
+    def upstream_flushed(self, out: StepOutputs) -> None:
         """The results of what an upstream buffer emitted are in the buffer."""
-        self._buffer.upstream_flushed()
+        self._buffer.upstream_flushed(out)
 
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
         self._run(out, self._inner.finish, idle=idle)
@@ -93,7 +95,7 @@ class _Group:
 
     def isolate_failures(self) -> bool:
         """Isolate failures of the operator's functions; a buffer has none."""
-        return isinstance(self._inner, SupportsFailureIsolation) and self._inner.isolate_failures()
+        return self._inner.isolate_failures()
 
     def header(self) -> Mapping[str, Any]:
         return {"operator": self._inner.header(), "buffer": self._buffer.header()}

@@ -20,7 +20,7 @@ from flowcore.errors import StateError
 from flowcore.flush.buffer import BufferState, Control
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.latest import LatestRecords
-from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
+from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 
 __all__ = ["BufferGroup", "FlushBuffers"]
@@ -63,8 +63,10 @@ class FlushBuffers:
         return BufferGroup(self)
 
 
-class BufferGroup:
+class BufferGroup(KeyGroup):
     """The buffer of one key group."""
+
+    emits_control = True
 
     def __init__(self, operator: FlushBuffers) -> None:
         self._operator = operator
@@ -102,7 +104,7 @@ class BufferGroup:
         if self._config.is_enabled and (is_due or (self._due_ms is not None and clock_ms >= self._due_ms)):
             self._flush(out)
 
-    def upstream_flushed(self) -> None:
+    def upstream_flushed(self, out: StepOutputs) -> None:  # noqa: ARG002 - it emits later
         """Flush soon, when what belongs to one flush has been gathered."""
         if self._config.gather_ms is not None and self._due_ms is None:
             self._due_ms = self._clock_ms + self._config.gather_ms

@@ -33,8 +33,6 @@ class QuietInput:
 
         Args:
             arrived: The number of records that have arrived, processed ones included.
-            unread: How many of them wait.
-            now_ms: The current time.
         """
         if arrived != self._arrived:
             self._arrived, self._since_ms = arrived, now_ms

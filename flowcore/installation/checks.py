@@ -40,7 +40,6 @@ class Check:
     Args:
         status: `missing`: flowcore does not work; `warn`: it is slower, or works without.
         found: What was found, in a few words.
-        purpose: What the requirement is for.
         mend: The command or act that makes the status `ok`; empty if it is.
     """
 

@@ -30,7 +30,6 @@ class Java:
     """A Java that Spark runs on.
 
     Args:
-        executable: Its `java` program.
         home: The JAVA_HOME with which PySpark starts this Java.
         version: The feature release, for example 17.
         build: The full version, for example `17.0.15+6 (Debian)`; a class archive fits one build.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import admin as librdkafka
 
 with warnings.catch_warnings():
     # kafka-python finds its message formats by a function that only Python 3.11 and 3.12 deprecate.
@@ -51,6 +51,10 @@ _LOGIN_REFUSED: Final = (
 _connected: ContextVar[bool] = ContextVar("_connected", default=False)
 
 
+class _RefusedError(KafkaError):  # type: ignore[misc]  # kafka-python has no types
+    """A login that a broker refuses, or an address that cannot be read: another attempt fails as well."""
+
+
 @contextlib.contextmanager
 def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClient]:
     """Open a client that has reached a broker; its thread and sockets are closed at the exit.
@@ -65,7 +69,7 @@ def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClie
     quiet = _connected.set(True)
     try:
         if failure := _probe(bootstrap_servers, timeout_s):
-            raise KafkaError(failure)
+            raise failure
         with contextlib.ExitStack() as opened:
 
             def open_client(**settings: Any) -> Any:
@@ -86,14 +90,15 @@ def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClie
             )
             opened.callback(admin.close)
             yield admin
-    except (RuntimeError, ValueError) as error:
-        # kafka-python raises the one for a controller that it cannot find, `urlsplit` the other.
+    except RuntimeError as error:  # kafka-python does not find the controller
         raise KafkaError(str(error)) from error
+    except ValueError as error:  # `urlsplit` cannot read the address
+        raise _RefusedError(str(error)) from error
     finally:
         _connected.reset(quiet)
 
 
-def _probe(bootstrap_servers: str, timeout_s: float) -> str | None:
+def _probe(bootstrap_servers: str, timeout_s: float) -> KafkaError | None:
     """Wait until a broker has answered librdkafka, whose clients can always be closed.
 
     Returns:
@@ -103,17 +108,21 @@ def _probe(bootstrap_servers: str, timeout_s: float) -> str | None:
         _ = urlsplit(f"//{server}").port  # raises if it is not a number
     reasons: list[confluent_kafka.KafkaError] = []
     login: dict[str, Any] = {**client_login(bootstrap_servers), "log_level": 0, "error_cb": reasons.append}
-    client = AdminClient({**login, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200})
-    answer = client.describe_cluster(request_timeout=timeout_s)
+    client = librdkafka.AdminClient({**login, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200})
+    # Not describe_cluster: librdkafka aborts this process if the answer names no broker, as that of a broker
+    # which was fenced meanwhile. Any answer about this topic will do.
+    topic = librdkafka.ConfigResource("topic", "__consumer_offsets")  # type: ignore[attr-defined]
+    (answer,) = client.describe_configs([topic], request_timeout=timeout_s).values()
     # Nothing is raised here: a traceback would keep the client alive.
     while not any(reason.code() in _LOGIN_REFUSED for reason in reasons):
         with contextlib.suppress(TimeoutError):
-            if (error := answer.exception(_POLL_S)) is None:
+            error = answer.exception(_POLL_S)
+            if error is None or error.args[0].code() > 0:  # the broker's own error
                 return None
             client.poll(0)
-            return reasons[0].str() if reasons else str(error)
+            return KafkaError(reasons[0].str() if reasons else str(error))
         client.poll(0)
-    return reasons[-1].str()
+    return _RefusedError(reasons[-1].str())
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

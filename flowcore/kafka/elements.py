@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from flowcore.api.connectors import KafkaTopic
 from flowcore.elements import StreamElement
 from flowcore.kafka.security import client_login
+from flowcore.kafka.topics import end_offsets
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
@@ -39,6 +40,7 @@ class ElementWriter:
     """
 
     def __init__(self, servers: str, topics: Mapping[KafkaTopic, int], channel: str) -> None:
+        self._servers = servers
         self._topics = topics
         self._channel = channel.encode()
         self._serializer = TaggedSerializer(RawFormat(), channel)
@@ -54,6 +56,19 @@ class ElementWriter:
 
     def __exit__(self, *_: object) -> None:
         self._producer.flush(_FLUSH_S)
+
+    def continues(self) -> bool:
+        """Whether a topic has records, so that its readers may know the channel.
+
+        Raises:
+            BrokerError: The broker cannot be reached.
+        """
+        return any(sum(end_offsets(self._servers, topic.name).values()) for topic in self._topics)
+
+    @property
+    def has_undelivered(self) -> bool:
+        """An element was lost, or is still to be delivered."""
+        return self._lost or len(self._producer) > 0
 
     def write(self, elements: Iterable[StreamElement[Any]]) -> None:
         """Write control elements in order to every partition of every topic.

@@ -128,14 +128,13 @@ class LatencyCollector:
         try:
             for topic in self._sinks:
                 found = len(consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions)
-                new = [
+                added = [TopicPartition(topic, number) for number in range(known.get(topic, 0), found)]
+                for each in added:
                     # The special offset "end" is resolved at the first fetch, which may be later. Earlier
                     # markers have waited for this reader and not for the flow.
-                    TopicPartition(topic, number, _end(consumer, topic, number))
-                    for number in range(known.get(topic, 0), found)
-                ]
-                if new:
-                    consumer.incremental_assign(new)
+                    _, each.offset = consumer.get_watermark_offsets(each, timeout=_ANSWER_S)
+                if added:
+                    consumer.incremental_assign(added)
                 known[topic] = max(found, known.get(topic, 0))
         except KafkaException:
             return  # the broker cannot be reached; tried again
@@ -155,11 +154,6 @@ class LatencyCollector:
             return
         with self._counting:
             self._tracker.record(event, self._sinks[topic], received_us)
-
-
-def _end(consumer: Consumer, topic: str, partition: int) -> int:
-    end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ANSWER_S)[1]
-    return end
 
 
 def _now_us() -> int:

@@ -185,15 +185,13 @@ class MarkerSource:
         return False
 
     def _mark(self, producer: Producer, partitions: Iterable[int]) -> None:
-        marked_ms, events = _at_turn(lambda mark_ms: self._events(mark_ms, partitions))
+        def encode(marked_ms: int) -> dict[int, bytes]:
+            marks = {each: LatencyMarkerEvent(marked_ms, self._operator_id, each) for each in partitions}
+            return {each: self._serializer.encode(mark) for each, mark in marks.items()}
+
+        marked_ms, events = _at_turn(encode)
         for partition, event in events.items():
             self._send(producer, marked_ms, partition, event)
-
-    def _events(self, marked_ms: int, partitions: Iterable[int]) -> dict[int, bytes]:
-        return {
-            partition: self._serializer.encode(LatencyMarkerEvent(marked_ms, self._operator_id, partition))
-            for partition in partitions
-        }
 
     def _send(self, producer: Producer, marked_ms: int, partition: int, event: bytes) -> None:
         try:

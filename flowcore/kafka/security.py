@@ -4,14 +4,23 @@ Only these settings can be set. A user's text is always a value: it cannot add a
 configuration provider.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, NoReturn, Self, get_args
 
 from flowcore.errors import SettingsError
 from flowcore.settings import Settings
 
-__all__ = ["BrokerAddress", "Mechanism", "Protocol", "Security", "admin_login", "client_login", "spark_login"]
+__all__ = [
+    "BrokerAddress",
+    "Mechanism",
+    "Protocol",
+    "Security",
+    "admin_login",
+    "client_login",
+    "spark_login",
+    "task_login",
+]
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -30,9 +39,6 @@ class Security:
 
     Attributes:
         protocol: SSL: encrypted; SASL: with login name and password.
-        mechanism: SASL mechanism.
-        username: Login name.
-        password: Its password.
         ca: PEM file of the authorities trusted to sign the broker's certificate; default: the system's.
         certificate: PEM file of the client's certificate, if the broker requires one.
         key: PEM file of the client's private key (PKCS 8, not encrypted).
@@ -52,15 +58,7 @@ class Security:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """The security in the settings of a run."""
-        return cls(
-            protocol=settings.kafka_protocol,
-            mechanism=settings.kafka_mechanism,
-            username=settings.kafka_username,
-            password=settings.kafka_password,
-            ca=settings.kafka_ca,
-            certificate=settings.kafka_certificate,
-            key=settings.kafka_key,
-        )
+        return cls(**{each.name: getattr(settings, f"kafka_{each.name}") for each in fields(cls)})
 
     def __post_init__(self) -> None:
         if self.protocol not in get_args(Protocol):
@@ -141,6 +139,14 @@ def client_login(address: str) -> dict[str, str]:
         "ssl.key.location": _text(security.key),
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+def task_login(address: str) -> dict[str, str]:
+    """As `client_login`, for the tasks of a cluster: with certificates as text, since they have no files."""
+    found = client_login(address)
+    files = {key: value for key, value in found.items() if key.endswith(".location")}
+    texts = {key.replace(".location", ".pem"): Path(value).read_text() for key, value in files.items()}
+    return {key: value for key, value in found.items() if key not in files} | texts
 
 
 def spark_login(address: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flowcore.errors import BrokerError
+from flowcore.errors import BrokerError, UnreachableBrokerError
 from flowcore.kafka.admin import (
     ConfigResource,
     KafkaAdminClient,
@@ -31,6 +31,8 @@ __all__ = [
     "TopicIdentity",
     "TopicLimits",
     "begin_offsets",
+    "begin_offsets_of_topics",
+    "connected",
     "end_offsets",
     "end_offsets_of_topics",
     "ensure_topics",
@@ -52,9 +54,7 @@ class TopicIdentity:
     """Which topic a name stands for; a topic that was deleted and created again has another id.
 
     Attributes:
-        cluster: Kafka's id of the cluster.
         id: Kafka's id of the topic, 22 characters as in Kafka's tools; empty from brokers before 2.8.
-        partitions: Its number of partitions.
     """
 
     cluster: str
@@ -87,7 +87,7 @@ def ensure_topics(
     Raises:
         BrokerError: The broker cannot be reached, or refuses a topic.
     """
-    with _connected(bootstrap_servers) as client:
+    with connected(bootstrap_servers) as client:
         missing = [name for name, count in _partition_counts(client, topics).items() if count is None]
         if not missing:
             return
@@ -120,7 +120,7 @@ def grow_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
     Raises:
         BrokerError: The broker cannot be reached, or refuses.
     """
-    with _connected(bootstrap_servers) as client:
+    with connected(bootstrap_servers) as client:
         if (_partition_counts(client, [topic])[topic] or 0) >= partitions:
             return
         answer = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
@@ -140,7 +140,7 @@ def partition_counts(bootstrap_servers: str, topics: Iterable[str]) -> dict[str,
     Raises:
         BrokerError: The broker cannot be reached.
     """
-    with _connected(bootstrap_servers) as client:
+    with connected(bootstrap_servers) as client:
         return _partition_counts(client, topics)
 
 
@@ -150,7 +150,7 @@ def identify_topics(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, 
     Raises:
         BrokerError: The broker cannot be reached.
     """
-    with _connected(bootstrap_servers) as client:
+    with connected(bootstrap_servers) as client:
         cluster = client.describe_cluster()["cluster_id"] or ""
         known = {topic["name"]: topic for topic in client.describe_topics(sorted(set(topics)))}
     return {name: _identity(cluster, topic) if topic["partitions"] else None for name, topic in known.items()}
@@ -162,7 +162,7 @@ def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    with _connected(bootstrap_servers) as client:
+    with connected(bootstrap_servers) as client:
         return _offsets(client, bootstrap_servers, topic, OffsetSpec.EARLIEST)
 
 
@@ -172,8 +172,18 @@ def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    with _connected(bootstrap_servers) as client:
+    with connected(bootstrap_servers) as client:
         return _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
+
+
+def begin_offsets_of_topics(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    """The offsets of the oldest records of several topics; empty for a topic that does not exist.
+
+    Raises:
+        BrokerError: The broker cannot be reached.
+    """
+    with connected(bootstrap_servers) as client:
+        return _offsets_of_topics(client, topics, OffsetSpec.EARLIEST)
 
 
 def end_offsets_of_topics(
@@ -184,16 +194,8 @@ def end_offsets_of_topics(
     Raises:
         BrokerError: The broker has not answered within the time.
     """
-    with _connected(bootstrap_servers, timeout_s) as client:
-        counts = _partition_counts(client, topics)
-        asked = [
-            TopicPartition(topic, number) for topic, count in counts.items() for number in range(count or 0)
-        ]
-        found = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST)) if asked else {}
-    return {
-        topic: {each.partition: found[each].offset for each in asked if each.topic == topic}
-        for topic in counts
-    }
+    with connected(bootstrap_servers, timeout_s) as client:
+        return _offsets_of_topics(client, topics, OffsetSpec.LATEST)
 
 
 def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
@@ -205,7 +207,7 @@ def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, in
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    with _connected(bootstrap_servers) as client:
+    with connected(bootstrap_servers) as client:
         ends = _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
         # The protocol gives times below 0 another meaning.
         found = _offsets(client, bootstrap_servers, topic, max(time_ms, 0))
@@ -264,7 +266,12 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
 
 
 @contextlib.contextmanager
-def _connected(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> Iterator[KafkaAdminClient]:
+def connected(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> Iterator[KafkaAdminClient]:
+    """Open a client for administration that has reached the broker.
+
+    Raises:
+        BrokerError: The broker has not answered a request within the time, or has refused it.
+    """
     try:
         with connect(bootstrap_servers, timeout_s) as client:
             yield client
@@ -273,7 +280,9 @@ def _connected(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> Iterato
 
 
 def _unreachable(bootstrap_servers: str, timeout_s: float, error: KafkaError) -> BrokerError:
-    return BrokerError(
+    is_silent = type(error) is KafkaError or error.retriable  # and has not refused a login, or a permission
+    kind = UnreachableBrokerError if is_silent else BrokerError
+    return kind(
         f"bootstrap_servers={bootstrap_servers!r} did not answer within {timeout_s:.0f} s "
         f"({error}): nothing can be read or written; start a broker there, for "
         "example with `flowcore broker --port N`, or pass the address of one that runs"
@@ -293,6 +302,18 @@ def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[s
         # A topic that does not exist has no partitions.
         name: len(known[name]) or None if all(part["leader_id"] >= 0 for part in known[name]) else None
         for name in topics
+    }
+
+
+def _offsets_of_topics(
+    client: KafkaAdminClient, topics: Iterable[str], place: OffsetSpec
+) -> dict[str, dict[int, int]]:
+    counts = _partition_counts(client, topics)
+    asked = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count or 0)]
+    found = client.list_partition_offsets(dict.fromkeys(asked, place)) if asked else {}
+    return {
+        topic: {each.partition: found[each].offset for each in asked if each.topic == topic}
+        for topic in counts
     }
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from flowcore.errors import NoTimestampError
 from flowcore.keyed.key_index import Ints
 
-__all__ = ["KeyColumns", "complete_batch", "concat_batches", "take_rows"]
+__all__ = ["KeyColumns", "complete_batch", "concat_batches", "take_rows", "timestamps_of"]
 
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
@@ -18,6 +19,27 @@ KeyColumns = list["pa.Array[Any]"]
 def take_rows(columns: Sequence[pa.Array[Any]], rows: Ints) -> KeyColumns:
     """Select rows of columns."""
     return [column.take(rows) for column in columns]
+
+
+def timestamps_of(rows: pa.RecordBatch, column: str, keys: Sequence[str], unknown: str) -> Ints:
+    """The timestamps of rows: a column of 64-bit integers.
+
+    Args:
+        unknown: What is not known of a row without timestamp.
+
+    Raises:
+        NoTimestampError: A row has none.
+    """
+    times = rows.column(column)
+    if times.null_count:
+        key = rows.filter(times.is_null()).slice(0, 1).select(list(keys)).to_pylist()[0]
+        msg = (
+            f"the record of key {key!r} has no timestamp: {unknown}; set event_time on its source so that it "
+            "always has one"
+        )
+        raise NoTimestampError(msg)
+    times_ms: Ints = times.to_numpy()
+    return times_ms
 
 
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -1,8 +1,8 @@
-"""Control rows: what a task's input says of event time, for every key group.
+"""Control rows: what a task's input says of event time and backlog, for every key group.
 
-A task sends every key group the same row: which partitions had records, the watermarks and statuses of its
-channels with their places among the records, and backlog statuses. All key groups of a step receive equal
-rows, so a worker decodes them once for all of its key groups.
+A task sends every key group the same row: which partitions had records, and the control elements of its
+channels with their places among the records. All key groups of a step receive equal rows, so a worker decodes
+them once for all of its key groups.
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, StreamElement, Watermark, WatermarkStatus
-from flowcore.watermarks.arriving import channel_name
+from flowcore.channels import channel_name
+from flowcore.elements import (
+    MAX_TIMESTAMP_MS,
+    EndOfInput,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
 from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements
 
-__all__ = ["Channel", "ControlElement", "Place", "StepControl", "decode_control", "encode_control"]
+__all__ = [
+    "QUERY", "BacklogReport", "Channel", "ControlElement", "Place", "StepControl", "decode_control",
+    "encode_control",
+]  # fmt: skip
 
+QUERY = ""
+"""The source of the query's own backlog status, which precedes all records of a step."""
+_BACKLOG, _LIVE = "backlog", "live"
 Place = tuple[str, int]
 """The place of a row or element in a step: the task, and the position among its rows and elements."""
 
@@ -29,7 +42,6 @@ class Channel(NamedTuple):
     """An input channel.
 
     Attributes:
-        source: The source's name.
         partition: The input partition, or the key group of another operator.
     """
 
@@ -45,11 +57,10 @@ class ControlElement(NamedTuple):
     """A control element of a channel.
 
     Attributes:
-        source: The source.
         partition: The partition, or key group of another operator.
         sender: Who sent it, where several write to one partition.
         at: Its place among the rows and elements of its task.
-        element: A watermark, a status or the end of input; another element has no event time.
+        element: A watermark, a status, record attributes or the end of input.
     """
 
     source: str
@@ -59,32 +70,50 @@ class ControlElement(NamedTuple):
     element: StreamElement[Any]
 
 
+class BacklogReport(NamedTuple):
+    """The backlog status of a channel.
+
+    Attributes:
+        place: The place up to which rows precede it.
+        source: The source, or `QUERY`.
+        channel: The channel's name.
+        backlog: The status; None if the channel has ended.
+    """
+
+    place: Place
+    source: str
+    channel: str
+    backlog: bool | None
+
+
 @dataclass(frozen=True, slots=True)
 class StepControl:
     """The control rows of a step.
 
     Attributes:
         newest: By source, the newest times of its partitions with records.
-        arrivals: By source, the elements of its channels.
+        arrivals: By source, the watermarks and statuses of its channels.
         places: For each of these elements, the place up to which rows precede it.
-        backlog: Backlog statuses, in order.
+        backlog: Backlog statuses, in the order of their places.
         flushed: The operators upstream whose buffer was flushed in this step.
     """
 
     newest: Mapping[str, NewestTimes]
     arrivals: Mapping[str, ChannelElements]
     places: Mapping[str, Sequence[Place]]
-    backlog: Sequence[bool]
+    backlog: Sequence[BacklogReport]
     flushed: frozenset[str]
 
     def of(self, sources: Container[str]) -> StepControl:
-        """What concerns an operator that reads some sources; backlog statuses concern all operators."""
-        if all(source in sources for source in (*self.newest, *self.arrivals, *self.flushed)):
+        """What concerns an operator that reads some sources; the query's backlog concerns all operators."""
+        known = {*self.newest, *self.arrivals, *self.flushed, *(each.source for each in self.backlog)}
+        if all(source in sources for source in known - {QUERY}):
             return self
         newest = {source: each for source, each in self.newest.items() if source in sources}
         arrivals = {source: each for source, each in self.arrivals.items() if source in sources}
         flushed = frozenset(source for source in self.flushed if source in sources)
-        return StepControl(newest, arrivals, self.places, self.backlog, flushed)
+        backlog = [each for each in self.backlog if each.source == QUERY or each.source in sources]
+        return StepControl(newest, arrivals, self.places, backlog, flushed)
 
     def __bool__(self) -> bool:
         return bool(self.newest or self.arrivals or self.backlog or self.flushed)
@@ -93,18 +122,15 @@ class StepControl:
 def encode_control(
     newest_ms: Mapping[Channel, int | None],
     elements: Iterable[ControlElement],
-    backlog: Iterable[tuple[int, bool]],
     flushed: Iterable[str] = (),
 ) -> bytes:
     """The control row of a task.
 
     Args:
         newest_ms: By source and partition with records, the newest time that counts.
-        elements: The control elements.
-        backlog: Backlog statuses, each with its order.
         flushed: The operators upstream whose buffer was flushed.
     """
-    arrived: list[tuple[str, str, int, int | bool]] = []
+    arrived: list[tuple[str, str, int, int | bool | str]] = []
     for source, partition, sender, at, element in elements:
         name = channel_name(partition, sender)
         match element:
@@ -114,8 +140,10 @@ def encode_control(
                 arrived.append((source, name, at, idle))
             case EndOfInput():
                 arrived.append((source, name, at, MAX_TIMESTAMP_MS))
+            case RecordAttributes(backlog):
+                arrived.append((source, name, at, _BACKLOG if backlog else _LIVE))
     newest = [(*channel, time_ms) for channel, time_ms in newest_ms.items()]
-    return json.dumps([newest, arrived, [*backlog], [*flushed]], separators=(",", ":")).encode()
+    return json.dumps([newest, arrived, [*flushed]], separators=(",", ":")).encode()
 
 
 @lru_cache(maxsize=64)
@@ -123,19 +151,24 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
     """Decode the control rows of all tasks of a step, each with its task, in order."""
     times: dict[str, dict[str, int | None]] = {}
     elements: dict[str, list[tuple[Place, str, Watermark | WatermarkStatus]]] = {}
-    statuses: list[tuple[int, bool]] = []
+    reports: list[BacklogReport] = []
     flushed: set[str] = set()
     for task, payload in rows:
-        newest, arrived, backlog, of_task = json.loads(payload)
+        newest, arrived, of_task = json.loads(payload)
         flushed.update(of_task)
         for source, partition, time_ms in newest:
             of_source = times.setdefault(source, {})
             known = [each for each in (of_source.get(partition), time_ms) if each is not None]
             of_source[partition] = max(known, default=None)
         for source, name, at, value in arrived:
+            place = (QUERY if source == QUERY else task, at)
+            if isinstance(value, str):
+                reports.append(BacklogReport(place, source, name, value == _BACKLOG))
+                continue
+            if value == MAX_TIMESTAMP_MS:
+                reports.append(BacklogReport(place, source, name, None))
             element = WatermarkStatus(value) if isinstance(value, bool) else Watermark(value)
-            elements.setdefault(source, []).append(((task, at), name, element))
-        statuses += map(tuple, backlog)
+            elements.setdefault(source, []).append((place, name, element))
     arrivals, places = {}, {}
     for source, each in elements.items():
         each.sort(key=itemgetter(0))
@@ -145,6 +178,6 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
         {source: NewestTimes.of(each) for source, each in times.items()},
         arrivals,
         places,
-        [flag for _, flag in sorted(statuses)],
+        sorted(reports, key=itemgetter(0)),
         frozenset(flushed),
     )

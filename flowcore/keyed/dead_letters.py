@@ -70,7 +70,8 @@ class DeadLetters:
         Raises:
             FlowcoreError: The error of the first failure that must stop the query.
         """
-        letters: list[tuple[str, Failure]] = []
+        contents: list[str] = []
+        causes: list[Failure] = []
         numbers = rows.column(self.places[0])
         for each in failures:
             sources = (
@@ -78,12 +79,11 @@ class DeadLetters:
             )
             if not all(sources):
                 raise each.error
-            letters += [(text, each) for text in self._contents(each, rows)]
-        found = rows.take(pa.array([each.place for _, each in letters], pa.int64()))
-        texts = [
-            [text for text, _ in letters],
-            *([str(each.error) for _, each in letters], [each.operator for _, each in letters]),
-        ]
+            parts = [*self._contents(each, rows)]
+            contents += parts
+            causes += [each] * len(parts)
+        found = rows.take(pa.array([each.place for each in causes], pa.int64()))
+        texts = (contents, [str(each.error) for each in causes], [each.operator for each in causes])
         columns = [*(pa.array(each, pa.string()) for each in texts), *map(found.column, self.places)]
         return pa.record_batch(columns, schema=self.schema(rows.schema))
 

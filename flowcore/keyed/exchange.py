@@ -57,11 +57,8 @@ class Exchange:
         State of an operator that is not in the exchange any more is removed.
 
         Args:
-            group: The number of the key group.
             items: Its input; empty if only processing time made the step necessary.
             clock_ms: Processing time, the same for all groups of a batch, also when the batch is repeated.
-            store: The group's store.
-            cache: The cache of this worker.
 
         Raises:
             StateError: Another version wrote the state of an operator, or it has another layout.
@@ -71,7 +68,10 @@ class Exchange:
         decoded = decode_control(tuple(sorted((item.channel, item.payload) for item in control)))
         manifests = read_manifests(store.manifests())
         before_ms = _wake_ms(manifests.values())
-        self._remove_others(manifests, store)
+        for name in manifests.keys() - {runtime.name for runtime in self.runtimes}:
+            gone = StateManifest.read(manifests.pop(name))
+            for written in (*gone.snapshot, *gone.deltas):
+                store.remove_segment(name, written.segment)
         steps = []
         for number, runtime in enumerate(self.runtimes):
             mine = [item for item in ordered if item.kind in _OWN and item.operator in (number, EVERY)]
@@ -87,12 +87,6 @@ class Exchange:
         """Close the resources of a task, which a later task may open again."""
         for runtime in self.runtimes:
             runtime.close()
-
-    def _remove_others(self, manifests: dict[str, Any], store: GroupStore) -> None:
-        for name in manifests.keys() - {runtime.name for runtime in self.runtimes}:
-            gone = StateManifest.read(manifests.pop(name))
-            for written in (*gone.snapshot, *gone.deltas):
-                store.remove_segment(name, written.segment)
 
 
 def _wake_ms(manifests: Iterable[Any]) -> int | None:

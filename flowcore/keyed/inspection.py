@@ -6,12 +6,14 @@ unknown layout only sizes are shown. Times are integer milliseconds since the ep
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.keyed import segments
+from flowcore.keyed.content import read_entries, read_tables, select_operator
 from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
@@ -19,11 +21,11 @@ from flowcore.keyed.store import read_manifests
 
 __all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
 
-_PANES = re.compile(r"panes of (\d+) ms at (\d+) by (.*): ", re.DOTALL)
-_SESSIONS = re.compile(r"sessions by (.*): ", re.DOTALL)
-_RECORDS = re.compile(r"records by (.*): ", re.DOTALL)
+_LAYOUT = re.compile(
+    r"(?P<kind>panes of (?P<pane_ms>\d+) ms at (?P<offset_ms>\d+)|\w+) by (?P<keys>.*?)(?:: |$)", re.DOTALL
+)
+_KeyRows = tuple[dict[str, Any], list[dict[str, Any]]]
 _WINDOW_FIELDS = ("firings", "event_timers", "processing_timers", "trigger", "own")
-_PROCESS = re.compile(r"process by (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +38,6 @@ class InspectedKey:
             accumulators) or ``fields`` (the aggregates), ``firings`` and timers.
         panes: The same for the panes of overlapping windows.
         states: The values of a process function's states, by name.
-        event_timers: Times of event-time timers.
-        processing_timers: Times of processing-time timers.
     """
 
     key: Mapping[str, Any]
@@ -59,9 +59,7 @@ class InspectedGroup:
     """The state of one key group.
 
     Attributes:
-        operator: The name of the operator.
         wake_ms: The processing time of its next step without input; None if there is none.
-        bytes: The size of the state in the store.
         counters: Numbers of events since the beginning.
         keys: The state of each key; None for an unknown layout.
     """
@@ -99,105 +97,171 @@ def inspect_state(
         )
 
 
-def _keys(manifest: StateManifest, pieces: Iterable[bytes]) -> Iterator[InspectedKey] | None:
-    if match := _PANES.match(manifest.layout):
-        pane_ms, offset_ms, names = match.groups()
-        first: int = manifest.header.get("first_pane", MIN_TIMESTAMP_MS)
-        return _panes(_names(names), int(pane_ms), int(offset_ms), first, pieces)
-    if match := _SESSIONS.match(manifest.layout):
-        return _sessions(_names(match[1]), manifest.header, pieces)
-    if match := _RECORDS.match(manifest.layout):
-        return _records(_names(match[1]), pieces)
-    if match := _PROCESS.match(manifest.layout):
-        return _processes(_names(match[1]), pieces)
-    return None
+def _keys(manifest: StateManifest, pieces: Sequence[bytes]) -> Iterator[InspectedKey] | None:
+    layout, header, pieces = select_operator(manifest.layout, manifest.header, pieces)
+    match = _LAYOUT.match(layout)
+    if match is None:
+        return None
+    names = match["keys"].split(", ") if match["keys"] else []
+    kind = match["kind"]
+    if kind in ("records", "process"):
+        show = _show_windows if kind == "records" else _show_process
+        return (show(names, entry) for entry in read_entries(layout, pieces) or ())
+    if not match["pane_ms"] and kind not in ("sessions", "seen", "joined", "ranked", "sorted", "totals"):
+        return None
+    tables = read_tables(header, pieces, len(names))
+    if kind == "joined":
+        return _joined(names, tables, header)
+    if kind == "totals":
+        return _totals(names, tables)
+    by_table = {"sessions": _sessions, "seen": _seen, "ranked": _ranked, "sorted": _sorted}
+    if kind in by_table:
+        return by_table[kind](_by_key(names, tables.get(kind)), header)
+    return _panes(_by_key(names, tables.get("panes")), int(match["pane_ms"]), int(match["offset_ms"]))
 
 
-def _panes(
-    names: list[str], pane_ms: int, offset_ms: int, first: int, pieces: Iterable[bytes]
-) -> Iterator[InspectedKey]:
-    found: dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]] = {}
-    for row in _rows(pieces, "panes"):
-        pane = row.pop("pane")
-        if pane >= first:
-            key, fields = _split_key(names, row)
-            start_ms = offset_ms + pane * pane_ms
-            kept = found.setdefault(repr(key), (key, {}))[1]
-            kept[pane] = {"start_ms": start_ms, "end_ms": start_ms + pane_ms, "fields": fields}
-    for key, panes in found.values():
-        yield InspectedKey(key=key, panes=[panes[pane] for pane in sorted(panes)])
+def _by_key(names: list[str], table: pa.RecordBatch | None) -> Iterable[_KeyRows]:
+    """The rows of each key, without their columns of the key."""
+    found: dict[str, _KeyRows] = {}
+    for row in () if table is None else table.to_pylist():
+        key = {name: row.pop(f"key{number}") for number, name in enumerate(names)}
+        found.setdefault(repr(key), (key, []))[1].append(row)
+    return found.values()
 
 
-def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[bytes]) -> Iterator[InspectedKey]:
-    found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
-    for piece in pieces:
-        fresh: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
-        for row in _rows([piece], "sessions"):
-            start_ms, last_ms, firings = (row.pop(name) for name in ("start", "last", "firings"))
-            key, fields = _split_key(names, row)
-            window = {"start_ms": start_ms, "end_ms": last_ms + 1, "fields": fields, "firings": firings}
-            fresh.setdefault(repr(key), (key, []))[1].append(window)
-        found |= fresh
+def _panes(found: Iterable[_KeyRows], pane_ms: int, offset_ms: int) -> Iterator[InspectedKey]:
+    for key, rows in found:
+        starts = [offset_ms + row.pop("pane") * pane_ms for row in rows]
+        panes = [
+            {"start_ms": start_ms, "end_ms": start_ms + pane_ms, "fields": fields}
+            for start_ms, fields in zip(starts, rows, strict=True)
+        ]
+        yield InspectedKey(key=key, panes=panes)
+
+
+def _sessions(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:
     watermark_ms, lateness_ms = header.get("watermark_ms", MIN_TIMESTAMP_MS), header.get("lateness_ms", 0)
-    for key, windows in found.values():
-        live = [
-            each for each in windows
-            if min(each["end_ms"] - 1 + lateness_ms, MAX_TIMESTAMP_MS) > watermark_ms
-        ]  # fmt: skip
-        if live:
-            yield InspectedKey(key=key, windows=live)
-
-
-def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[InspectedKey]:
-    found: dict[str, dict[str, Any]] = {}
-    for piece in pieces:
-        written = json.loads(piece[1:])
-        found |= {json.dumps(entry["key"]): entry for entry in written["keys"]}
-        for key in written["gone"]:
-            found.pop(json.dumps(key), None)
-    for entry in found.values():
+    for key, rows in found:
         windows = []
-        for each in entry["windows"]:
-            start_ms, end_ms = each["window"]
-            shown = {"start_ms": start_ms, "end_ms": end_ms, "records": len(each["content"])}
-            kept = {name: from_plain(each[name]) for name in _WINDOW_FIELDS}
-            windows.append(
-                shown | {name: value for name, value in kept.items() if value not in (None, [], {})}
-            )
-        own = from_plain(entry["own"])
-        yield InspectedKey(key=key_by_name(names, from_plain(entry["key"])), windows=windows, states=own)
+        for row in rows:
+            start_ms, last_ms, firings = (row.pop(name) for name in ("start", "last", "firings"))
+            if min(last_ms + lateness_ms, MAX_TIMESTAMP_MS) > watermark_ms:
+                window = {"start_ms": start_ms, "end_ms": last_ms + 1, "fields": row, "firings": firings}
+                windows.append(window)
+        if windows:
+            yield InspectedKey(key=key, windows=windows)
 
 
-def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[InspectedKey]:
-    found = {json.dumps(entry["key"]): entry for piece in pieces for entry in json.loads(piece[1:])}
-    for entry in found.values():
-        timers = entry["event_timers"], entry["processing_timers"]
-        if entry["states"] or any(timers):
-            yield InspectedKey(
-                key=key_by_name(names, from_plain(entry["key"])),
-                states={name: _cell(cell) for name, cell in entry["states"].items()},
-                event_timers=timers[0],
-                processing_timers=timers[1],
+def _seen(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:
+    """The keys that deduplication remembers, with the timestamps of their records."""
+    now_ms, within_ms = header["now_ms"], header["within_ms"]
+    for key, rows in found:
+        passed_ms = [
+            row["time_ms"]
+            for row in rows
+            if within_ms is None or (row["arrival_ms"] // within_ms + 2) * within_ms > now_ms
+        ]
+        if passed_ms:
+            yield InspectedKey(key=key, states={"passed_ms": passed_ms})
+
+
+def _sorted(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:
+    """The keys whose records wait for the watermark, with the timestamps of these, the earliest first."""
+    for key, rows in found:
+        if waiting := sorted(each for row in rows if (each := row["@time_ms"]) > header["watermark_ms"]):
+            yield InspectedKey(key=key, states={"waiting_ms": waiting})
+
+
+def _ranked(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:
+    """The rows of each key that have a rank, by rank; of several times, those of the last one count."""
+    for key, rows in found:
+        touched_ms = max(row["@touched_ms"] for row in rows)
+        if header["ttl_ms"] is None or touched_ms + header["ttl_ms"] > header["now_ms"]:
+            ranked = sorted(
+                (row for row in rows if header["ttl_ms"] is None or row["@touched_ms"] == touched_ms),
+                key=lambda row: row["@rank"],
             )
+            own = [{name: value for name, value in row.items() if name[:1] != "@"} for row in ranked]
+            yield InspectedKey(key=key, states={"rows": own})
+
+
+def _show_windows(names: list[str], entry: Mapping[str, Any]) -> InspectedKey:
+    windows = []
+    for each in entry["windows"]:
+        start_ms, end_ms = each["window"]
+        shown = {"start_ms": start_ms, "end_ms": end_ms, "records": len(each["content"])}
+        kept = {name: from_plain(each[name]) for name in _WINDOW_FIELDS}
+        windows.append(shown | {name: value for name, value in kept.items() if value not in (None, [], {})})
+    own = from_plain(entry["own"])
+    return InspectedKey(key=key_by_name(names, from_plain(entry["key"])), windows=windows, states=own)
+
+
+def _show_process(names: list[str], entry: Mapping[str, Any]) -> InspectedKey:
+    return InspectedKey(
+        key=key_by_name(names, from_plain(entry["key"])),
+        states={name: _cell(cell) for name, cell in entry["states"].items()},
+        event_timers=entry["event_timers"],
+        processing_timers=entry["processing_timers"],
+    )
+
+
+def _joined(
+    names: list[str], tables: Mapping[str, pa.RecordBatch], header: Mapping[str, Any]
+) -> Iterator[InspectedKey]:
+    """The keys whose rows a join keeps, with the timestamps of the rows of each side."""
+    found: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {}
+    if "loaded" in header:
+        yield from _joined_latest(names, tables, header)
+        return
+    is_asof, watermark_ms = "tolerance_ms" in header, header["watermark_ms"]
+    left_ms, right_ms = header.get("after_ms", 0), header["tolerance_ms" if is_asof else "before_ms"]
+    for side, reach_ms in (("left", left_ms), ("right", right_ms)):
+        for key, rows in _by_key(names, tables.get(side)):
+            times = [row["@time_ms"] for row in rows]
+            if side == "right" and is_asof:
+                times = _newest(times, watermark_ms)
+            if live := [each for each in times if reach_ms is None or each + reach_ms > watermark_ms]:
+                found.setdefault(repr(key), (key, {}))[1][f"{side}_ms"] = live
+    for key, states in found.values():
+        yield InspectedKey(key=key, states=states)
+
+
+def _joined_latest(
+    names: list[str], tables: Mapping[str, pa.RecordBatch], header: Mapping[str, Any]
+) -> Iterator[InspectedKey]:
+    """The keys with a right row, and when it arrived, or with left rows that wait, and their timestamps."""
+    found: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {}
+    for side in ("right",) if header["loaded"] else ("left", "right"):
+        for key, rows in _by_key(names, tables.get(side)):
+            times = [row["@time_ms"] for row in rows]
+            if side == "right":
+                times = [max(times)]
+                if header["ttl_ms"] is not None and times[0] + header["ttl_ms"] <= header["clock_ms"]:
+                    continue
+            found.setdefault(repr(key), (key, {}))[1][f"{side}_ms"] = times
+    for key, states in found.values():
+        yield InspectedKey(key=key, states=states)
+
+
+def _totals(names: list[str], tables: Mapping[str, pa.RecordBatch]) -> Iterator[InspectedKey]:
+    """The groups of an aggregate over changing rows: their rows, sums, and how many values they count."""
+    counted: dict[str, dict[str, int]] = {}
+    for table in sorted(tables.keys() - {"totals"}):
+        for key, rows in _by_key(names, tables[table]):
+            counted.setdefault(repr(key), {})[table] = sum(row["@count"] != 0 for row in rows)
+    for key, (row,) in _by_key(names, tables.get("totals")):
+        if number := row.pop("@rows"):
+            yield InspectedKey(key=key, states={"rows": number, **row, **counted.get(repr(key), {})})
+
+
+def _newest(times_ms: Iterable[int], watermark_ms: int) -> list[int]:
+    """The newest time up to the watermark, and the later ones."""
+    times_ms = sorted(set(times_ms))
+    passed = sum(each <= watermark_ms for each in times_ms)
+    return times_ms[max(passed - 1, 0) :]
 
 
 def _cell(written: list[list[Any]]) -> Any:
     """The value of a value state; the entries of a map or a list, by name."""
     cell = {from_plain(name): from_plain(value) for name, value, _ in written}
     return cell[None] if cell.keys() == {None} else {str(name): value for name, value in cell.items()}
-
-
-def _rows(pieces: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
-    for piece in pieces:
-        for found, table in segments.decode(piece):
-            if found == name:
-                yield from table.to_pylist()
-
-
-def _split_key(names: list[str], row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    key = {name: row.pop(f"key{number}") for number, name in enumerate(names)}
-    return key, row
-
-
-def _names(written: str) -> list[str]:
-    return written.split(", ") if written else []

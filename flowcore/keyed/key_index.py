@@ -26,6 +26,7 @@ __all__ = [
     "factorize_keys",
     "find_first_rows",
     "key_by_name",
+    "to_key_columns",
     "to_key_values",
     "to_python_keys",
     "to_python_values",
@@ -83,6 +84,15 @@ def to_python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
             return list(zip(*lists, strict=True))
 
 
+def to_key_columns(keys: Sequence[Any], types: Sequence[pa.DataType]) -> list[pa.Array[Any]]:
+    """The columns of keys as `to_python_keys` gives them."""
+    values = [(key,) for key in keys] if len(types) == 1 else keys
+    return [
+        pa.array([_to_arrow(value[place], kind) for value in values], kind)
+        for place, kind in enumerate(types)
+    ]
+
+
 def key_by_name(names: Sequence[str], key: Any) -> dict[str, Any]:
     """The columns of a key as `to_python_keys` gives it."""
     return dict(zip(names, key if len(names) > 1 else (key,) * len(names), strict=True))
@@ -91,7 +101,7 @@ def key_by_name(names: Sequence[str], key: Any) -> dict[str, Any]:
 class KeyIndex:
     """Numbers keys in the order in which they are added."""
 
-    __numbers__ = ("_numbers",)
+    __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -103,10 +113,24 @@ class KeyIndex:
         """The number of each key, -1 for unknown keys."""
         return np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
 
-    def add(self, keys: Sequence[Any]) -> None:
-        """Add unknown keys."""
-        start = len(self._numbers)
-        self._numbers.update(zip(keys, range(start, start + len(keys)), strict=True))
+    def number(self, keys: Sequence[Any]) -> tuple[Ints, Ints]:
+        """The number of each of some distinct keys, adding unknown ones; and the places of these."""
+        found = self.find(keys)
+        (unknown,) = np.nonzero(found < 0)
+        if len(unknown):
+            numbers = range(len(self), len(self) + len(unknown))
+            found[unknown] = numbers
+            fresh = keys if len(unknown) == len(keys) else [keys[place] for place in unknown.tolist()]
+            self._numbers.update(zip(fresh, numbers, strict=True))
+        return found, unknown
+
+    def retain(self, numbers: Ints) -> Ints:
+        """Forget all keys but those with these numbers; return the new number by the old one."""
+        kept, keys = np.unique(numbers), list(self._numbers)
+        renumbered = np.full(len(keys), -1, np.int64)
+        renumbered[kept] = np.arange(len(kept))
+        self._numbers = {keys[number]: place for place, number in enumerate(kept.tolist())}
+        return renumbered
 
 
 def to_python_values(column: pa.Array[Any]) -> list[Any]:
@@ -130,6 +154,14 @@ def to_key_values(column: pa.Array[Any]) -> list[Any]:
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return [NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
     return values
+
+
+def _to_arrow(value: Any, kind: pa.DataType) -> Any:
+    """A value of a key, where a struct is a tuple."""
+    if value is None or not isinstance(kind, pa.StructType):
+        return value
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return {each.name: _to_arrow(part, each.type) for each, part in zip(fields, value, strict=True)}
 
 
 def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:

@@ -15,7 +15,7 @@ from flowcore.errors import StateError
 
 __all__ = ["MANIFEST_VERSION", "SegmentRef", "StateManifest", "StatePosition"]
 
-MANIFEST_VERSION = 3
+MANIFEST_VERSION = 4
 _REMEMBERED = 32
 
 
@@ -37,8 +37,6 @@ class SegmentRef:
     """A segment in the store.
 
     Attributes:
-        segment: Its number.
-        size_bytes: Its size.
         leads_to: The number of the state after it is applied.
     """
 
@@ -52,16 +50,11 @@ class StateManifest:
     """Everything about an operator in a key group except its segments.
 
     Attributes:
-        layout: The state layout of its operator.
-        key_groups: The number of key groups.
         positions: The current position and the last ones before it, oldest first.
         snapshot: The pieces of the last snapshot, if any.
         snapshot_leads_to: The number of the state in the snapshot.
         deltas: The deltas after it, oldest first.
         next_segment: A number that was never used.
-        event_time: The watermark progress.
-        header: The operator's header.
-        backlog: The last backlog status that was passed to the operator; None if there was none.
         wake_ms: The processing time of its next step without input; None if there is none.
         counters: Numbers of events since the beginning.
     """
@@ -75,7 +68,7 @@ class StateManifest:
     next_segment: int = 0
     event_time: Mapping[str, Any] = field(default_factory=dict)
     header: Mapping[str, Any] = field(default_factory=dict)
-    backlog: bool | None = None
+    backlog: Mapping[str, Any] = field(default_factory=dict)
     wake_ms: int | None = None
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -101,7 +94,8 @@ class StateManifest:
     def sizes(self) -> dict[str, int]:
         """Metrics: bytes in the store, the watermark, and the backlog status as 0 or 1."""
         watermark_ms = self.event_time.get("merged", {}).get("watermark_ms", MIN_TIMESTAMP_MS)
-        known = {} if self.backlog is None else {"backlog": int(self.backlog)}
+        backlog = self.backlog.get("backlog")
+        known = {} if backlog is None else {"backlog": int(backlog)}
         return {"state_bytes": self.snapshot_bytes + self.delta_bytes, "watermark_ms": watermark_ms, **known}
 
     def encode(self) -> dict[str, Any]:
@@ -117,11 +111,6 @@ class StateManifest:
     @classmethod
     def decode(cls, written: Mapping[str, Any], *, layout: str, key_groups: int) -> StateManifest:
         """Parse the manifest of this operator.
-
-        Args:
-            written: The manifest.
-            layout: The state layout of the operator.
-            key_groups: The number of key groups.
 
         Raises:
             StateError: It has another version, layout or number of key groups.

@@ -11,7 +11,7 @@ Times are integer milliseconds since the epoch, UTC.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -21,19 +21,21 @@ from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
 __all__ = [
+    "ATTRIBUTES",
     "CONTROL",
     "CONTROL_ROWS",
     "FLUSH_EVENT",
     "Closing",
-    "EmitsControl",
+    "DelaysWatermark",
     "KeyGroup",
     "KeyGroupOperator",
     "StepOutputs",
-    "SupportsFailureIsolation",
 ]
 
 CONTROL = "_control"
 """The output of control elements for the next operator."""
+ATTRIBUTES = "_attributes"
+"""The output that says whether the outputs after it are backlog, for chains of functions downstream."""
 CONTROL_ROWS = pa.schema([pa.field("element", pa.binary())])
 FLUSH_EVENT = b"\xff"
 """The control element that says that a buffer was flushed in this step; no tagged element begins with it."""
@@ -74,6 +76,10 @@ class StepOutputs:
         """Emit a control element for sinks only."""
         add_to_report(self.emitted, element)
 
+    def attributes(self, attributes: RecordAttributes) -> None:
+        """Set the attributes of the rows that follow, for chains of functions."""
+        self._control(_ELEMENTS.encode(attributes), ATTRIBUTES)
+
     def flush_event(self) -> None:
         """Emit `FLUSH_EVENT` for the next operator."""
         self._control(FLUSH_EVENT)
@@ -83,72 +89,78 @@ class StepOutputs:
         if times:
             self.counters[name] = self.counters.get(name, 0) + times
 
-    def _control(self, element: bytes) -> None:
+    def _control(self, element: bytes, output: str = CONTROL) -> None:
         content = pa.array([element], pa.binary())
-        self.batches.append((CONTROL, pa.record_batch([content], schema=CONTROL_ROWS)))
+        self.batches.append((output, pa.record_batch([content], schema=CONTROL_ROWS)))
 
 
-class KeyGroup(Protocol):
-    """The state of one key group in memory.
+class KeyGroup:
+    """The state of one key group in memory; a base class.
 
-    In each step the runtime calls `advance_clock` once, then `attributes` where they change, then `rows`,
-    `advance_watermark`, `status` and `marker` in the order of the stream, then `finish`, then `delta` and
-    `header`. After an exception it discards the group and reads it from the store again.
-
-    Attributes:
-        wake_ms: The processing time at which a step is necessary even without input; None if there is none.
+    In each step the runtime calls `advance_clock` once, then `attributes`, `rows`, `advance_watermark`,
+    `status` and `marker` in the order of the stream, then `finish`, then `delta` and `header`. After an
+    exception it discards the group and reads it from the store again.
     """
 
+    emits_control: ClassVar[bool] = False
+    """It buffers its output, and emits control elements itself, in order with its records."""
+
     @property
-    def wake_ms(self) -> int | None: ...
+    def wake_ms(self) -> int | None:
+        """The processing time at which a step is necessary even without input; None if there is none."""
+        return None
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs, /) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """Processing time advances."""
-        ...
 
-    def attributes(self, attributes: RecordAttributes, out: StepOutputs, /) -> None:
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """The attributes of later records change; called once for each change, also over restarts."""
-        ...
 
-    def rows(self, rows: pa.RecordBatch, out: StepOutputs, /) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Process records, in order of arrival."""
-        ...
+        raise NotImplementedError
 
-    def advance_watermark(self, watermark_ms: int, out: StepOutputs, /) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """The watermark advances; it is always higher than before, also over restarts."""
-        ...
+        raise NotImplementedError
 
-    def status(self, status: WatermarkStatus, out: StepOutputs, /) -> None:
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """The input becomes idle or active."""
-        ...
 
-    def marker(self, marker: LatencyMarker, out: StepOutputs, /) -> None:
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         """Emit a latency marker after the outputs of all input before it."""
-        ...
+        out.markers.append(marker)
 
-    def finish(self, out: StepOutputs, /, *, idle: bool) -> None:
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """The step ends; ``idle`` if there was no input at all, for no key group."""
-        ...
+
+    def upstream_flushed(self, out: StepOutputs) -> None:
+        """A buffer upstream was flushed: what it emitted is in this step."""
+        out.flushed = True
+
+    def isolate_failures(self) -> bool:
+        """In the next step, roll failing calls back and emit dead letters; False if that is not allowed."""
+        return False
 
     def header(self) -> Mapping[str, Any]:
         """The small part of the state that is written in each step, as JSON-able data."""
-        ...
+        raise NotImplementedError
 
     def delta(self) -> bytes | None:
         """The changes since the last `delta`, `snapshot` or `restore`; None if there are none."""
-        ...
+        raise NotImplementedError
 
     def snapshot(self) -> Iterator[bytes]:
         """The whole state, in pieces of some MiB."""
-        ...
+        raise NotImplementedError
 
-    def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes], /) -> None:
+    def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         """Apply a header with its snapshot and deltas, oldest first.
 
         Raises:
             StateError: This version cannot read them.
         """
-        ...
+        raise NotImplementedError
 
 
 class KeyGroupOperator(Protocol):
@@ -156,7 +168,6 @@ class KeyGroupOperator(Protocol):
 
     Attributes:
         layout: Describes the state; state with a different layout cannot be restored.
-        outputs: The columns of each output.
         memory_factor: How many bytes decoded state takes in memory for a byte in the store, about.
     """
 
@@ -175,21 +186,15 @@ class KeyGroupOperator(Protocol):
 
 
 @runtime_checkable
-class SupportsFailureIsolation(Protocol):
-    """A key group that can roll back single calls of users' functions."""
+class DelaysWatermark(Protocol):
+    """An operator that emits records which may be older than the watermark that arrives.
 
-    def isolate_failures(self) -> bool:
-        """In the next step, roll failing calls back and emit dead letters; False if that is not allowed."""
-        ...
+    Attributes:
+        watermark_delay_ms: How much older they are at most. The emitted watermark is as much behind.
+    """
 
-
-@runtime_checkable
-class EmitsControl(Protocol):
-    """A key group that buffers its output, and emits control elements itself, in order with its records."""
-
-    def upstream_flushed(self) -> None:
-        """A buffer upstream was flushed: what it emitted is in this step."""
-        ...
+    @property
+    def watermark_delay_ms(self) -> int: ...
 
 
 @runtime_checkable

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-__all__ = ["END", "FIRING", "IS_LATE", "LATE", "ORDINAL", "RESULTS", "START", "TIMESTAMP", "WINDOW_FIELDS"]
+__all__ = [
+    "END", "FIRING", "IS_LATE", "LATE", "LATE_LEFT", "LATE_RIGHT", "ORDINAL", "RESULTS", "START", "TIMESTAMP",
+    "WINDOW_FIELDS",
+]  # fmt: skip
 
 RESULTS = "results"
 LATE = "late"
 """The output of records that are too late for all their windows."""
+LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
+"""The outputs of late records of the two sides of a join."""
 
 START, END, TIMESTAMP, FIRING, IS_LATE = "@start_ms", "@end_ms", "@timestamp_ms", "@firing", "@is_late"
 WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (

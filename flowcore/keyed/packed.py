@@ -104,11 +104,10 @@ class Packed(NamedTuple):
         channel: Channel,
         newest_ms: Mapping[Channel, int | None] = _NONE,
         elements: Iterable[ControlElement] = (),
-        backlog: Iterable[tuple[int, bool]] = (),
         flushed: Iterable[str] = (),
     ) -> Packed:
         """Pack a control row, with the arguments of `encode_control`."""
-        content = encode_control(newest_ms, elements, backlog, flushed)
+        content = encode_control(newest_ms, elements, flushed)
         return cls(PackedKind.CONTROL, channel.encode(), 0, content)
 
     @classmethod
@@ -131,7 +130,6 @@ class PackedRows:
 
     Args:
         items: Packed rows in the order of processing.
-        schema: The columns of records.
     """
 
     def __init__(self, items: Iterable[Packed], schema: pa.Schema) -> None:

@@ -7,7 +7,7 @@ gets the control row of the task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,20 +18,21 @@ import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
 from flowcore.keyed.columns import concat_batches
-from flowcore.keyed.control import Channel, ControlElement
+from flowcore.keyed.control import QUERY, Channel, ControlElement
 from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
+from flowcore.keyed.task_elements import SenderFiles, TaskElements
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.watermarks.generators import call_generator
-from flowcore.watermarks.merge import Flags, Times
+from flowcore.watermarks.generated import call_generator
+from flowcore.watermarks.merge import Times
 
 __all__ = ["InputColumns", "Packing", "Recipient", "SeenRows"]
 
 _ROWS_AT_ONCE = 1 << 17
 _LOW_BITS = (1 << 32) - 1
 _NO_CHANNEL = -1
-"""Of the outputs of `map_batches`: nobody knows which record of which partition they were made from."""
+"""The channel of outputs of `map_batches`: from which partition their records were is unknown."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -41,13 +42,11 @@ class InputColumns:
 
     Attributes:
         source: The number of the source or of the operator that emitted the row.
-        partition: The input partition.
         offset: The order within it.
         newest: The timestamp that counts for watermarks, or null; None if no source has one.
         element: A control element, or null; None if there are no control elements.
-        sender: The sender of the control element.
         marker: The event of a latency marker, or null; None if there are no markers.
-        backlog: The backlog status of the records that follow, or null; None if there is no such status.
+        backlog: The query's backlog status from this step on, or null; None if the input has none.
         passing: A row that passes the exchange, as a struct, or null; None if no rows pass it.
     """
 
@@ -100,7 +99,6 @@ class SeenRows:
 
     Attributes:
         sources: The sources that an operator of a later exchange reads.
-        schema: The columns of rows that pass.
         values: The columns that are the same in all such rows.
         columns: The columns of the source's number, the partition and the newest timestamp.
     """
@@ -121,21 +119,19 @@ class _Task:
     """What a task has read.
 
     Attributes:
+        elements: The control elements, for every group.
         channel: The channel of its first row; None before that.
         at: The place of its next row.
         newest_ms: By source and partition with records, the newest time that counts. Of another operator, one
             channel with records, if any has some.
-        elements: The control elements, for every group.
-        backlog: Backlog statuses, each with its order.
         flushed: The operators upstream whose buffer was flushed.
         senders: The operators upstream that sent records.
     """
 
+    elements: TaskElements
     channel: Channel | None = None
     at: int = 0
     newest_ms: dict[Channel, int | None] = field(default_factory=dict)
-    elements: list[ControlElement] = field(default_factory=list)
-    backlog: list[tuple[int, bool]] = field(default_factory=list)
     flushed: set[str] = field(default_factory=set)
     senders: set[str] = field(default_factory=set)
 
@@ -145,13 +141,13 @@ class Packing:
     """Packs input.
 
     Attributes:
-        inputs: The columns of the input.
         sources: The names of the sources and of the operators upstream, by number.
-        key_groups: The number of key groups.
         recipients: The operators, by number.
         upstream: The names among ``sources`` that are operators.
         later: The rows that tell a later exchange what was seen of a source; None if none needs it.
+        derived: By source, others that have its partitions and follow its control elements.
         functions: By source, a user's function from the timestamps of a batch to event time.
+        senders: The senders whose control elements count; None if all do.
     """
 
     inputs: InputColumns
@@ -160,11 +156,13 @@ class Packing:
     recipients: tuple[Recipient, ...]
     upstream: frozenset[str] = frozenset()
     later: SeenRows | None = None
+    derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
+    senders: SenderFiles | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the input of one task."""
-        task = _Task()
+        task = _Task(TaskElements(self.senders))
         pending: list[pa.RecordBatch] = []
         for batch in batches:
             pending.append(batch)
@@ -173,10 +171,15 @@ class Packing:
                 pending = []
         if pending:
             yield from self._pack(concat_batches(pending), task)
-        if task.newest_ms or task.elements or task.backlog or task.flushed:
+        task.elements.write()
+        if task.newest_ms or task.elements or task.flushed:
             channel = task.channel or Channel("", "")
-            control = Packed.of_control(channel, task.newest_ms, task.elements, task.backlog, task.flushed)
-            yield _broadcast(control, self.key_groups)
+            control = Packed.of_control(channel, task.newest_ms, task.elements, task.flushed)
+            # A row for every group.
+            columns = [pa.array(np.arange(self.key_groups, dtype=np.int32))]
+            for value, column in zip(control, [*PACKED][1:], strict=True):
+                columns.append(pa.repeat(pa.scalar(value, column.type), self.key_groups))
+            yield pa.record_batch(columns, schema=PACKED)
         if self.later is not None:
             yield from _to_batches(self._seen_rows(self.later, task.newest_ms))
 
@@ -195,7 +198,9 @@ class Packing:
             column = batch.column(inputs.backlog)
             if column.null_count < batch.num_rows:
                 given = batch.filter(column.is_valid()).select([inputs.offset, inputs.backlog])
-                task.backlog += zip(*(each.to_pylist() for each in given.columns), strict=True)
+                reports = zip(*(each.to_pylist() for each in given.columns), strict=True)
+                for at, backlog in reports:
+                    task.elements.add(ControlElement(QUERY, "", "", at, RecordAttributes(backlog)))
                 batch = batch.filter(column.is_null())
         if batch.num_rows:
             yield from _to_batches(self._records(batch, task))
@@ -207,10 +212,13 @@ class Packing:
             task.channel, task.at = self._channel(int(channels[0])), int(offsets[0])
         at, task.at = task.at, task.at + batch.num_rows
         places = np.arange(at, task.at)
-        elements = self._elements(batch)
+        elements = np.zeros(batch.num_rows, np.bool_)
+        if self.inputs.element is not None:
+            elements = batch.column(self.inputs.element).is_valid().to_numpy(zero_copy_only=False)
         has_elements = bool(elements.any())
         if has_elements:
-            self._take_elements(batch.filter(elements), channels[elements], places[elements], task)
+            where = (each[elements].tolist() for each in (channels, offsets, places))
+            self._take_elements(batch.filter(elements), zip(*where, strict=True), task)
             batch, channels, places = batch.filter(~elements), channels[~elements], places[~elements]
         self._take_newest(batch, channels, task)
         for number, recipient in enumerate(self.recipients):
@@ -244,28 +252,20 @@ class Packing:
             return Channel("", "")
         return Channel(self.sources[number >> 32], str(number & _LOW_BITS))
 
-    def _elements(self, batch: pa.RecordBatch) -> Flags:
-        """Which rows are control elements."""
-        if self.inputs.element is None:
-            return np.zeros(batch.num_rows, np.bool_)
-        return batch.column(self.inputs.element).is_valid().to_numpy(zero_copy_only=False)
-
-    def _take_elements(self, batch: pa.RecordBatch, channels: Times, places: Times, task: _Task) -> None:
+    def _take_elements(
+        self, batch: pa.RecordBatch, positions: Iterable[tuple[int, int, int]], task: _Task
+    ) -> None:
+        """Take control elements, each with the number of its channel, its offset and its place."""
         names = list(filter(None, (self.inputs.element, self.inputs.sender)))
-        for number, place, row in zip(
-            channels.tolist(), places.tolist(), batch.select(names).to_pylist(), strict=True
-        ):
+        for (number, offset, place), row in zip(positions, batch.select(names).to_pylist(), strict=True):
             encoded, sender = [*row.values(), None][:2]
-            source = self._channel(number).source
-            if encoded == FLUSH_EVENT and source in self.upstream:
-                task.flushed.add(source)
-                continue
-            element = _ELEMENTS.decode(encoded)
-            if isinstance(element, RecordAttributes):
-                if source in self.upstream:
-                    task.backlog.append((place, element.backlog))
-                continue
-            task.elements.append(ControlElement(*self._channel(number), sender or "", place, element))
+            channel = self._channel(number)
+            if encoded == FLUSH_EVENT and channel.source in self.upstream:
+                task.flushed.add(channel.source)
+            elif task.elements.admits(channel, sender or "", offset):
+                element = _ELEMENTS.decode(encoded)
+                for source in (channel.source, *self.derived.get(channel.source, ())):
+                    task.elements.add(ControlElement(source, channel.partition, sender or "", place, element))
 
     def _take_newest(self, batch: pa.RecordBatch, channels: Times, task: _Task) -> None:
         """Take the newest time that counts of each partition."""
@@ -323,16 +323,6 @@ def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
         columns = zip(*((group, *packed) for group, packed in found), strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
         yield pa.record_batch(arrays, schema=PACKED)
-
-
-def _broadcast(packed: Packed, key_groups: int) -> pa.RecordBatch:
-    """A packed row for every group."""
-    groups: pa.Array[Any] = pa.array(np.arange(key_groups, dtype=np.int32))
-    columns = (
-        pa.repeat(pa.scalar(value, field.type), key_groups)
-        for value, field in zip(packed, [*PACKED][1:], strict=True)
-    )
-    return pa.record_batch([groups, *columns], schema=PACKED)
 
 
 def _runs(channels: Times) -> Iterator[tuple[int, int]]:

@@ -14,45 +14,37 @@ depends on what changes and not on the size of the state.
 
 import gc
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
+from flowcore.backlog import BacklogProgress
+from flowcore.elements import MIN_TIMESTAMP_MS, RecordAttributes, Watermark, WatermarkStatus
 from flowcore.errors import FlowcoreError, StateError
+from flowcore.failpoints import failpoint
 from flowcore.keyed.columns import complete_batch, concat_batches
-from flowcore.keyed.control import StepControl, decode_control
+from flowcore.keyed.control import QUERY, Place, StepControl, decode_control
 from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
-from flowcore.keyed.operator import (
-    Closing,
-    EmitsControl,
-    KeyGroup,
-    KeyGroupOperator,
-    StepOutputs,
-    SupportsFailureIsolation,
-)
-from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
+from flowcore.keyed.operator import Closing, DelaysWatermark, KeyGroup, KeyGroupOperator, StepOutputs
+from flowcore.keyed.packed import Packed, PackedKind, PackedRows
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import Store
-from flowcore.watermarks.merge import Emitted
+from flowcore.watermarks.merge import Emitted, delay_watermark
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 __all__ = ["Runtime", "StepResult"]
 
 _MOST_DELTAS = 200
 _ACTIVE = WatermarkStatus(idle=False)
+_Switch = tuple[Place, RecordAttributes]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step.
-
-    Attributes:
-        outputs: The outputs.
-        manifest: The manifest after the step.
-    """
+    """The result of a step."""
 
     outputs: StepOutputs
     manifest: StateManifest
@@ -63,7 +55,6 @@ class Runtime:
     """Runs an operator of a query; sent to the workers.
 
     Attributes:
-        operator: The operator.
         query: Identifies the operator's states in the cache of a worker.
         key_groups: The number of key groups, which is fixed for a checkpoint.
         sources: The inputs that have event time.
@@ -72,7 +63,9 @@ class Runtime:
             ones.
         name: The operator's name, by which its state is found.
         emits_control: Another operator with state is downstream and needs the control elements.
+        emits_attributes: A chain of functions downstream asks for the attributes of its outputs.
         reads_control: Its channels are the key groups of another operator with state.
+        ignored_backlog: The sources whose backlog status does not count.
         smallest_log_bytes: Deltas smaller than this are not replaced by a snapshot.
         max_cache_bytes: The budget of a worker for decoded states; None for no budget.
     """
@@ -85,40 +78,38 @@ class Runtime:
     records: pa.Schema | None = None
     name: str = ""
     emits_control: bool = False
+    emits_attributes: bool = False
     reads_control: bool = False
+    ignored_backlog: frozenset[str] = frozenset()
     smallest_log_bytes: int = 256 << 10
     max_cache_bytes: int | None = None
 
     def step(
-        self, group: int, items: Iterable[Packed], clock_ms: int, store: Store, cache: StateCache
+        self, group: int, items: Sequence[Packed], clock_ms: int, store: Store, cache: StateCache
     ) -> StepResult:
-        """Process the input of a key group.
+        """Process the input of a key group, with the arguments of `Exchange.step`.
 
         Args:
-            group: The number of the key group.
-            items: Its input; empty if only processing time made the step necessary.
-            clock_ms: Processing time, the same for all groups of a batch, also when the batch is repeated.
-            store: The group's store.
-            cache: The cache of this worker.
+            items: The operator's input in the order of processing (`sort_packed`).
+            store: The operator's part of the group's store.
 
         Raises:
             StateError: Another version wrote the state, or it has another layout.
         """
         manifest = self._manifest(store)
         state = self._state(manifest, store, cache.pop(self.query, group))
-        ordered = sort_packed(items)
         with _without_collection():
             try:
-                event_time, backlog, out = self._process(state, manifest, ordered, clock_ms)
+                event_time, backlog, out = self._process(state, manifest, items, clock_ms)
             except FlowcoreError:
                 state = self._state(manifest, store, None)
-                if not (isinstance(state, SupportsFailureIsolation) and state.isolate_failures()):
+                if not state.isolate_failures():
                     raise
-                event_time, backlog, out = self._process(state, manifest, ordered, clock_ms)
-            manifest.backlog = backlog
+                event_time, backlog, out = self._process(state, manifest, items, clock_ms)
             self._write(manifest, state, store)
         manifest.header = state.header()
         manifest.event_time = event_time.snapshot()
+        manifest.backlog = backlog.snapshot()
         times = [time for time in (state.wake_ms, event_time.wake_ms(clock_ms)) if time is not None]
         manifest.wake_ms = max(min(times), clock_ms + 1) if times else None
         for name, times_counted in out.counters.items():
@@ -166,39 +157,32 @@ class Runtime:
         return state
 
     def _process(
-        self, state: KeyGroup, manifest: StateManifest, items: list[Packed], clock_ms: int
-    ) -> tuple[WatermarkProgress, bool | None, StepOutputs]:
-        event_time = WatermarkProgress(self.sources)
-        out = StepOutputs()
+        self, state: KeyGroup, manifest: StateManifest, items: Sequence[Packed], clock_ms: int
+    ) -> tuple[WatermarkProgress, BacklogProgress, StepOutputs]:
+        event_time, out = WatermarkProgress(self.sources), StepOutputs()
         event_time.restore(manifest.event_time)
+        channels = {name: source.partitions for name, source in self.sources.items()}
+        senders = {name: each.senders for name, each in self.sources.items() if each.senders is not None}
+        backlog = BacklogProgress({**channels, QUERY: (QUERY,)}, self.ignored_backlog, senders)
+        backlog.restore(manifest.backlog)
+        if self.emits_attributes:
+            out.attributes(RecordAttributes(bool(backlog.backlog)))
         state.advance_clock(clock_ms, out)
         control = decode_control(
             tuple(sorted((item.channel, item.payload) for item in items if item.kind == PackedKind.CONTROL))
         ).of(self.sources)
-        backlog = self._change_backlog(state, manifest.backlog, control, out)
-        self._process_items(state, event_time, control, items, clock_ms, out)
-        return event_time, backlog, out
-
-    def _process_items(  # noqa: PLR0917 - the state, then the input of the step
-        self,
-        state: KeyGroup,
-        event_time: WatermarkProgress,
-        control: StepControl,
-        items: list[Packed],
-        clock_ms: int,
-        out: StepOutputs,
-    ) -> None:
         rows = PackedRows(items, self.rows)
-
-        def release(batches: list[pa.RecordBatch]) -> None:
-            if batches:
-                state.rows(complete_batch(concat_batches(batches), self.records or self.rows), out)
-
+        # The changes of the combined backlog status, each with the place up to which records precede it.
+        switches = deque(
+            (place, attributes)
+            for place, source, channel, status in control.backlog
+            if (attributes := backlog.receive(source, channel, backlog=status))
+        )
         for source, number, changes in event_time.follow(control.arrivals):
             if number >= 0:
-                release(rows.take(control.places[source][number]))
+                self._release(state, rows, switches, out, up_to=control.places[source][number])
             self._advance(state, changes, out)
-        release(rows.take())
+        self._release(state, rows, switches, out)
         for source, newest in control.newest.items():
             event_time.take(source, newest)
         self._advance(state, event_time.poll(clock_ms), out)
@@ -206,15 +190,14 @@ class Runtime:
             if item.kind == PackedKind.MARKER:
                 state.marker(item.marker, out)
         self._finish(state, control, items, out)
+        return event_time, backlog, out
 
     def _finish(
         self, state: KeyGroup, control: StepControl, items: Iterable[Packed], out: StepOutputs
     ) -> None:
         """End the step; the flush of a buffer is announced after all that it emitted."""
-        if control.flushed and isinstance(state, EmitsControl):
-            state.upstream_flushed()
-        elif control.flushed:
-            out.flushed = True
+        if control.flushed:
+            state.upstream_flushed(out)
         idle = not control.newest
         if not self.reads_control:
             others = (item for item in items if item.kind != PackedKind.CONTROL)
@@ -223,31 +206,42 @@ class Runtime:
         if self.emits_control and out.flushed:
             out.flush_event()
 
-    def _change_backlog(
-        self, state: KeyGroup, backlog: bool | None, control: StepControl, out: StepOutputs
-    ) -> bool | None:
-        """Pass backlog statuses on that differ from the last one; they are repeated after a restart."""
-        for each in control.backlog:
-            if each != backlog:
-                backlog = each
-                attributes = RecordAttributes(backlog)
-                state.attributes(attributes, out)
-                if self.emits_control and not isinstance(state, EmitsControl):
-                    out.control(attributes)
-        return backlog
+    def _release(
+        self, state: KeyGroup, rows: PackedRows, switches: deque[_Switch], out: StepOutputs, *,
+        up_to: Place | None = None,
+    ) -> None:  # fmt: skip
+        """Process the records before a place, by default all, and the changes of backlog between them."""
+        while switches and (up_to is None or switches[0][0] < up_to):
+            place, attributes = switches.popleft()
+            self._process_rows(state, rows.take(place), out)
+            state.attributes(attributes, out)
+            if self.emits_attributes:
+                out.attributes(attributes)
+            if self.emits_control and not state.emits_control:
+                out.control(attributes)
+        self._process_rows(state, rows.take(up_to), out)
+
+    def _process_rows(self, state: KeyGroup, batches: list[pa.RecordBatch], out: StepOutputs) -> None:
+        if batches:
+            state.rows(complete_batch(concat_batches(batches), self.records or self.rows), out)
 
     def _advance(self, state: KeyGroup, changes: Emitted, out: StepOutputs) -> None:
         """Advance event time; a watermark is emitted after the rows that it releases."""
-        for element in changes:
-            match element:
+        delay_ms = self.operator.watermark_delay_ms if isinstance(self.operator, DelaysWatermark) else 0
+        for change in changes:
+            element = change
+            match change:
                 case WatermarkStatus():
-                    state.status(element, out)
+                    state.status(change, out)
                 case Watermark(timestamp_ms):
                     state.advance_watermark(timestamp_ms, out)
+                    element = Watermark(delay_watermark(timestamp_ms, delay_ms))
+                    if element.timestamp_ms == MIN_TIMESTAMP_MS:
+                        continue
             # An idle channel that has a buffer must hold the watermark before it is flushed.
-            if self.emits_control and (element == _ACTIVE or not isinstance(state, EmitsControl)):
+            if self.emits_control and (element == _ACTIVE or not state.emits_control):
                 out.control(element)
-            elif not isinstance(state, EmitsControl):
+            elif not state.emits_control:
                 out.report(element)
 
     def _write(self, manifest: StateManifest, state: KeyGroup, store: Store) -> None:
@@ -262,6 +256,7 @@ class Runtime:
             return
         old = [*manifest.snapshot, *manifest.deltas]
         manifest.snapshot = [_put(manifest, store, piece, number) for piece in state.snapshot()]
+        failpoint("state-snapshot")
         manifest.snapshot_leads_to = number
         manifest.deltas = []
         for written in old:

@@ -40,10 +40,6 @@ class StateCache:
         """Keep a state, and evict others until all of them fit.
 
         Args:
-            query: The query.
-            group: The number of the key group.
-            state: The state and its position.
-            size_bytes: The estimated size of the state.
             max_bytes: The budget of the worker. A state that is larger is not kept. None for no budget.
         """
         self._kept[query, group] = *state, size_bytes

@@ -2,5 +2,5 @@
 
 `progress` declares all measures once. `tally` sums Spark's reports of batches. `reporting` passes progress to
 the listeners: the log, `prometheus`, `history` and `dagster`. `health` and `report` show it to a person.
-Nothing here knows Spark or Kafka.
+No module here imports Spark or Kafka.
 """

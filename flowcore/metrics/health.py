@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 
 from flowcore.metrics.progress import FlowProgress
 
-__all__ = ["TextTable", "liveness_problem", "markdown", "show_bytes", "show_count", "show_seconds", "tables"]
+__all__ = [
+    "TextTable", "liveness_problem", "markdown", "process_exists", "show_bytes", "show_count", "show_seconds",
+    "tables",
+]  # fmt: skip
 
 _NONE = "-"
 _UNITS_S = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
@@ -110,7 +113,9 @@ def liveness_problem(last: FlowProgress, now_ms: int) -> str | None:
     if last.state == "ended":
         return f"flow {last.flow!r} does not run; it ended {ago}"
     where = f"process {last.pid} on {last.host}"
-    if last.host == socket.gethostname() and not _process_exists(last.pid):
+    if last.state == "killed":
+        return f"flow {last.flow!r} does not run: {where} was killed; its last report was {ago}"
+    if last.host == socket.gethostname() and not process_exists(last.pid):
         return f"flow {last.flow!r} does not run: {where} is gone without a report; its last one was {ago}"
     if ago_s > _MISSED_REPORTS * last.interval_s + _SLACK_S:
         return (
@@ -120,7 +125,8 @@ def liveness_problem(last: FlowProgress, now_ms: int) -> str | None:
     return None
 
 
-def _process_exists(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
+    """Whether a process of any user runs on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -145,21 +151,30 @@ def _query_tables(progress: FlowProgress) -> list[TextTable]:
         (query.name, *map(show_count, (query.late, query.dropped, query.dead_letters)))
         for query in progress.queries
     ]
+    transactions = [
+        (query.name, show_count(query.open_transactions), _show_ms(query.oldest_transaction_ms))
+        for query in progress.queries
+        if query.open_transactions is not None
+    ]
+    # Spark counts the rows of state only if a setting asks for it.
+    counted = any(query.state_rows is not None for query in progress.queries)
     totals = [
         (
             query.name,
             *map(show_count, (query.rows_in, query.rows_out, query.batches)),
             _show_ms(query.batch_ms),
-            show_count(query.state_rows),
+            *((show_count(query.state_rows),) if counted else ()),
             show_bytes(query.state_bytes),
         )
         for query in progress.queries
     ]
-    total_header = ("query", "read", "written", "batches", "last batch", "rows of state", "state")
+    rows = ("rows of state",) if counted else ()
+    total_header = ("query", "read", "written", "batches", "last batch", *rows, "state")
     return [
         TextTable("queries", ("query", "mode", "reads", "in/s", "out/s", "lag", "watermark"), queries, 3),
         TextTable("late or lost", ("query", "late", "dropped", "dead letters"), losses),
         TextTable("since the start", total_header, totals),
+        TextTable("transactions", ("query", "open", "oldest"), transactions),
     ]
 
 
@@ -198,7 +213,7 @@ def _detail_tables(progress: FlowProgress) -> list[TextTable]:
         for one in query.partitions
     ]
     latency_header = ("source", "sink", "markers", "p50", "p90", "p99", "max")
-    partition_header = ("query", "partition", "committed", "end", "lag", "watermark")
+    partition_header = ("query", "partition", "committed", "end", "uncommitted", "watermark")
     return [
         TextTable("latency of the last minute", latency_header, latencies, 2),
         TextTable("last switches", ("time", "query", "mode", "reason", "pause"), switches, 4),

@@ -10,6 +10,7 @@ that line and the next writer ends it.
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from flowcore.metrics.progress import FlowProgress
@@ -30,6 +31,8 @@ def history_folder(state_dir: Path, flow: str) -> Path:
 class HistoryWriter:
     """Appends to a flow's history; only the process that holds the flow's checkpoints may do so.
 
+    If the run before has not reported its end, it is recorded as killed.
+
     Args:
         folder: See `history_folder`; created if it is missing.
         file_bytes: Size at which a file is renamed. The folder never exceeds eight times this size.
@@ -43,19 +46,26 @@ class HistoryWriter:
             name: last.time_ms if (last := _last_of(folder, name)) else None for name in LEVELS_MS
         }
 
+        last = _last_of(folder, next(iter(LEVELS_MS)))
+        if last is not None and last.state == "running":
+            self._append(next(iter(LEVELS_MS)), replace(last, state="killed"))
+
     def progressed(self, progress: FlowProgress) -> None:
         """Append the progress.
 
         Raises:
             OSError: The disk is full, or the folder cannot be written.
         """
-        line = json.dumps(progress.stored(), separators=(",", ":")).encode() + b"\n"
         for name, interval_ms in LEVELS_MS.items():
             before_ms = self._written_ms[name]
             # A clock that was set back must not stop a file.
             if before_ms is None or not 0 <= progress.time_ms - before_ms < interval_ms:
-                _append(self._folder / f"{name}.jsonl", line, self._file_bytes)
+                self._append(name, progress)
                 self._written_ms[name] = progress.time_ms
+
+    def _append(self, name: str, progress: FlowProgress) -> None:
+        line = json.dumps(progress.stored(), separators=(",", ":")).encode() + b"\n"
+        _append(self._folder / f"{name}.jsonl", line, self._file_bytes)
 
 
 def known_flows(state_dir: Path) -> list[str]:
@@ -69,14 +79,13 @@ def last_progress(folder: Path) -> FlowProgress | None:
 
 def read_history(folder: Path, since_ms: int | None = None) -> list[FlowProgress]:
     """The progress that is still kept, oldest first, optionally since a time; older progress is coarser."""
-    found = {
-        one.time_ms: one
-        for name in LEVELS_MS
-        for path in _newest_first(folder, name)
-        for one in _lines(path)
-        if since_ms is None or one.time_ms >= since_ms
-    }
-    return [found[time_ms] for time_ms in sorted(found)]
+    found: dict[int, FlowProgress] = {}
+    for name in LEVELS_MS:
+        for path in _newest_first(folder, name):
+            for one in reversed(_lines(path)):
+                # The finest file comes first, and a later line says how a run ended.
+                found.setdefault(one.time_ms, one)
+    return [found[time_ms] for time_ms in sorted(found) if since_ms is None or time_ms >= since_ms]
 
 
 def _append(path: Path, line: bytes, file_bytes: int) -> None:

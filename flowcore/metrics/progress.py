@@ -178,6 +178,12 @@ class QueryProgress(_Stored):
     dropped: int = _counter(
         "flowcore_query_dropped_records", "records that were dropped because they were too late"
     )
+    repeated: int = _counter(
+        "flowcore_query_repeated_records", "records that repeated earlier ones and were dropped"
+    )
+    unidentified: int = _counter(
+        "flowcore_query_unidentified_records", "records without flowcore-id, which were not deduplicated"
+    )
     dead_letters: int = _counter("flowcore_query_dead_letters", "messages added to its dead-letter topics")
     saved: int = _counter(
         "flowcore_query_saved_records", "results that a flush buffer replaced by later ones of their key"
@@ -185,6 +191,12 @@ class QueryProgress(_Stored):
     held: int | None = _if_known("flowcore_query_held_records", "results in flush buffers")
     oldest_held_ms: int | None = _if_known(
         "flowcore_query_oldest_held_seconds", "age of the oldest result in a flush buffer", scale=0.001
+    )
+    open_transactions: int | None = _if_known(
+        "flowcore_query_open_transactions", "transactions that have not ended, which readers wait for"
+    )
+    oldest_transaction_ms: int | None = _if_known(
+        "flowcore_query_oldest_transaction_seconds", "age of the oldest open transaction", scale=0.001
     )
     state_rows: int | None = _if_known("flowcore_query_state_rows", "rows of state")
     state_bytes: int | None = _if_known("flowcore_query_state_bytes", "bytes of state")
@@ -235,9 +247,11 @@ class FlowProgress(_Stored):
     """Progress of a flow's live run.
 
     Attributes:
-        state: ``"running"``, ``"ended"`` (stopped, or caught up) or ``"failed"``.
+        state: ``"running"``, ``"ended"`` (stopped, or caught up), ``"failed"``, or ``"killed"``: the next run
+            found no report of its end.
         interval_s: Seconds to the next report; if it is overdue, the run is gone.
         switches: The last ones, oldest first.
+        sinks: By broker, the topics that latency markers reach, each with ``flow/sink``.
     """
 
     flow: str
@@ -256,9 +270,15 @@ class FlowProgress(_Stored):
         default=0,
         scale=0.001,
     )
+    memory_bytes: int | None = _if_known(
+        "flowcore_flow_memory_bytes", "resident memory of the run's processes on its machine"
+    )
+    open_files: int | None = _if_known("flowcore_flow_open_files", "open files of the same")
+    threads: int | None = _if_known("flowcore_flow_threads", "threads of the same")
     queries: tuple[QueryProgress, ...] = ()
     latencies: tuple[LatencyProgress, ...] = ()
     switches: tuple[Switch, ...] = ()
+    sinks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def started_ms(self) -> int:

@@ -11,7 +11,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from flowcore.metrics.health import TextTable, show_bytes, show_count, show_seconds, tables
+from flowcore.metrics.health import (
+    TextTable,
+    liveness_problem,
+    show_bytes,
+    show_count,
+    show_seconds,
+    tables,
+)
 from flowcore.metrics.progress import (
     FlowProgress,
     LatencyProgress,
@@ -29,20 +36,22 @@ _Parts = Callable[[FlowProgress], Iterable[tuple[str, Any]]]
 """Selects the parts of one kind from a progress, each with its name."""
 
 
-def report_page(history: Sequence[FlowProgress]) -> str:
+def report_page(history: Sequence[FlowProgress], now_ms: int) -> str:
     """Build the page as HTML.
 
     Args:
         history: Oldest first, not empty.
+        now_ms: By it a run without a last report is known to be killed.
     """
     last = history[-1]
     span_ms = history[0].time_ms, last.time_ms
     period = f"{_clock(span_ms[0])} to {_clock(span_ms[1])} (UTC), {len(history):,} reports"
     parts = [
         f"<h1>Flow {escape(last.flow)}</h1><p>{period}</p>",
-        f"<h2>Runs</h2>{_table(_runs(history))}",
+        f"<h2>Runs</h2>{_table(_runs(history, now_ms))}",
         f"<h2>Last report</h2>{''.join(map(_table, tables(last)))}",
-        "<h2>Queries</h2>", *_charts(history, span_ms, QueryProgress, _queries),
+        "<h2>Queries</h2>",
+        *_charts(history, span_ms, QueryProgress, lambda one: [(each.name, each) for each in one.queries]),
         "<h2>Latency</h2>", *_charts(history, span_ms, LatencyProgress, _latencies),
         "<h2>Partitions</h2>", *_charts(history, span_ms, PartitionProgress, _partitions),
     ]  # fmt: skip
@@ -85,10 +94,6 @@ def _lines(history: Sequence[FlowProgress], measure: Measure, parts: _Parts, *, 
     return [Line(name + suffix, found) for name, found in points.items()]
 
 
-def _queries(progress: FlowProgress) -> list[tuple[str, QueryProgress]]:
-    return [(query.name, query) for query in progress.queries]
-
-
 def _latencies(progress: FlowProgress) -> list[tuple[str, LatencyProgress]]:
     return [(f"{one.source} to {one.sink}", one) for one in progress.latencies]
 
@@ -101,15 +106,21 @@ def _partitions(progress: FlowProgress) -> list[tuple[str, PartitionProgress]]:
     ]
 
 
-def _runs(history: Sequence[FlowProgress]) -> TextTable:
+def _runs(history: Sequence[FlowProgress], now_ms: int) -> TextTable:
     rows = []
+    newest = history[-1].started_ms
     for started_ms, reports in groupby(history, lambda progress: progress.started_ms):
         *_, last = reports
         rows_in = sum(query.rows_in for query in last.queries)
         rows_out = sum(query.rows_out for query in last.queries)
+        state = last.state
+        if state == "running" and started_ms != newest:
+            state = "end not kept"  # only the outline of such an old run is kept
+        elif state == "running" and liveness_problem(last, now_ms) is not None:
+            state = "killed"
         modes = ", ".join(dict.fromkeys(query.mode for query in last.queries))
         rows.append((
-            _clock(started_ms), modes, f"{last.state} {last.error}".strip(),
+            _clock(started_ms), modes, f"{state} {last.error}".strip(),
             show_seconds(last.seconds), show_count(rows_in), show_count(rows_out),
         ))  # fmt: skip
     return TextTable(

@@ -13,10 +13,13 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.watermarks.merge import PartitionWatermark
 
-__all__ = ["Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of", "topic_offsets"]
+__all__ = ["COUNTS", "Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of", "topic_offsets"]
 
 TopicOffsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition."""
+
+COUNTS = ("late", "dropped", "repeated", "unidentified", "saved")
+"""Counts of records by name; operators report each as the metric ``<name>_records``."""
 
 WINDOW_MS = 10_000
 """Rates are averages over this time, or over the last batch if that took longer."""
@@ -27,9 +30,9 @@ class Batch:
     """Spark's report of one committed batch.
 
     Attributes:
-        late: Late records that were emitted as a side output.
-        dropped: Late records that were dropped.
-        saved: Results that later ones of their key replaced before a flush.
+        counts: By `COUNTS`: late records that were emitted as a side output, and those that were dropped;
+            records that deduplication dropped, and those without id that it passed; results that later ones
+            of their key replaced before a flush.
         held: Results in flush buffers after the batch; None if the query has no buffer.
         held_since_ms: When the oldest of these arrived; None if there is none.
         state_rows: Rows of state after the batch; None if there is no state, or its store does not count.
@@ -42,9 +45,7 @@ class Batch:
     start_ms: int
     length_ms: int
     records: int = 0
-    late: int = 0
-    dropped: int = 0
-    saved: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     held: int | None = None
     held_since_ms: int | None = None
     state_rows: int | None = None
@@ -70,34 +71,39 @@ class Batch:
     def of(cls, report: Mapping[str, Any]) -> Self:
         """Convert the JSON of a ``StreamingQueryProgress``.
 
-        Flowcore's own operators report observed metrics: ``late_records``, ``dropped_records``,
-        ``saved_records``, ``held_records``, ``held_since_ms``, ``state_bytes`` and ``watermark_ms``, which is
-        null if they had no part in the batch.
+        Flowcore's own operators report observed metrics: those of `COUNTS`, ``held_records``,
+        ``held_since_ms``, ``state_bytes`` and ``watermark_ms``, which is null if they had no part in the
+        batch.
         """
-        states = report.get("stateOperators") or ()
+        states, sources = report.get("stateOperators") or (), report["sources"]
+        # Those of files are flowcore's own, of `flowcore.spark.checkpoint.backlog_status`.
+        files = (source for source in sources if "logOffset" in (source["endOffset"] or ()))
+        backlog_rows = sum(source["numInputRows"] for source in files)
         rows = (row for row in (report.get("observedMetrics") or {}).values() if row)
         observed = [row for row in rows if row.get("watermark_ms") is not None]
         event_time = min(
             (row["watermark_ms"] for row in observed),
             default=_time_ms(report.get("eventTime", {}).get("watermark")) or MIN_TIMESTAMP_MS,
         )  # Spark's own starts at the epoch
-        own_bytes = _observed("state_bytes", observed)
+        own_bytes = _observed("state_bytes", observed) or [
+            int(state["memoryUsedBytes"]) + int(state.get("customMetrics", {}).get("rocksdbSstFileSize", 0))
+            for state in states
+        ]
+        counts = {name: sum(_observed(f"{name}_records", observed)) for name in COUNTS}
+        counts["dropped"] += sum(state["numRowsDroppedByWatermark"] for state in states)
         return cls(
             number=report["batchId"],
             start_ms=_time_ms(report["timestamp"]) or 0,
             length_ms=report["batchDuration"],
-            records=report["numInputRows"] - _file_rows(report["sources"]),
-            late=sum(row.get("late_records") or 0 for row in observed),
-            dropped=sum(state["numRowsDroppedByWatermark"] for state in states)
-            + sum(row.get("dropped_records") or 0 for row in observed),
-            saved=sum(row.get("saved_records") or 0 for row in observed),
+            records=report["numInputRows"] - backlog_rows,
+            counts=counts,
             held=sum(held) if (held := _observed("held_records", observed)) else None,
             held_since_ms=min(_observed("held_since_ms", observed), default=None),
             # A store that does not count reports 0.
             state_rows=sum(state["numRowsTotal"] for state in states) or None,
-            state_bytes=sum(own_bytes or map(_state_bytes, states)) if own_bytes or states else None,
+            state_bytes=sum(own_bytes) if own_bytes else None,
             watermark_ms=event_time if event_time > MIN_TIMESTAMP_MS else None,
-            offsets=topic_offsets(source["endOffset"] for source in report["sources"]),
+            offsets=topic_offsets(source["endOffset"] for source in sources),
         )
 
 
@@ -128,7 +134,8 @@ class QueryTally:
     """
 
     def __init__(self, started_ms: int, offsets: TopicOffsets | None = None) -> None:
-        self.batches = self.rows_in = self.late = self.dropped = self.saved = 0
+        self.batches = self.rows_in = 0
+        self.counts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         self.held: int | None = None
         self.held_since_ms: int | None = None
         self.state_bytes: int | None = None
@@ -145,9 +152,8 @@ class QueryTally:
                 continue
             self.batches += 1
             self.rows_in += batch.records
-            self.late += batch.late
-            self.dropped += batch.dropped
-            self.saved += batch.saved
+            for name, count in batch.counts.items():
+                self.counts[name] += count
             if batch.held is not None:
                 self.held, self.held_since_ms = batch.held, batch.held_since_ms
             if batch.state_bytes is not None:
@@ -207,16 +213,6 @@ def _per_second(batches: Iterable[Batch], length_ms: int) -> float:
 
 def _time_ms(text: str | None) -> int | None:
     return None if text is None else int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def _state_bytes(state: Mapping[str, Any]) -> int:
-    files = int(state.get("customMetrics", {}).get("rocksdbSstFileSize", 0))
-    return int(state["memoryUsedBytes"]) + files
-
-
-def _file_rows(sources: Iterable[Mapping[str, Any]]) -> int:
-    """Rows of file sources: flowcore's own, of `flowcore.spark.checkpoint.backlog_status`."""
-    return sum(source["numInputRows"] for source in sources if "logOffset" in (source["endOffset"] or ()))
 
 
 def topic_offsets(reports: Iterable[Any]) -> dict[str, dict[int, int]]:

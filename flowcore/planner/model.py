@@ -1,13 +1,22 @@
 """The data of a plan: stages, live queries, chains and edges, each with the decisions about it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, StatefulOperator, Write
+from flowcore.api.operators import (
+    ChainOperator,
+    KeyedProcess,
+    Operator,
+    Read,
+    StatefulOperator,
+    WithEventTime,
+    Write,
+)
 from flowcore.flush.config import BufferOutput
+from flowcore.planner.ways import find_origins, find_ways
 
 __all__ = [
     "BoundedStage",
@@ -20,22 +29,20 @@ __all__ = [
     "Mode",
     "PlanData",
     "Result",
-    "find_depths",
-    "find_live_sources",
-    "find_senders",
-    "find_upstream",
-    "find_ways",
 ]
 
 Mode = Literal["realtime", "micro-batch", "slice"]
 FlushWay = Literal["off", "trigger", "key-groups", "with"]
+UsedColumns = Mapping[Operator, frozenset[str]]
+Failures = Mapping[Operator, Decision]
 
 _EACH_BATCH = Decision("after each batch", ())
 _WHILE_LAGGING = Decision("while a source lags", ())
+_AT_LEAST_ONCE = Decision("at-least-once", ())
 _NO = Decision("no", ())
 _OFF = Decision("off", ())
 _AT_ONCE = Decision("at once", ("it touches nothing that another stage writes",))
-_NO_CHECKPOINT = Decision("none", ("it is batch: what it leaves is committed as a whole, or not at all",))
+_NO_CHECKPOINT = Decision("none", ("it is batch: its output is committed as a whole, or not at all",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,6 @@ class Flush:
     """Whether an operator of a live query buffers its output, to emit only the latest of each key.
 
     Attributes:
-        operator: The operator.
         way: ``"off"``. ``"trigger"``: the query's batches are as far apart as the interval, and each emits
             once for each key. ``"key-groups"``: a buffer keeps the latest output of each key over batches.
             ``"with"``: its input arrives once in an interval, so it needs no buffer.
@@ -128,7 +134,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A table that a bounded stage leaves for live queries.
+    """A table that a bounded stage commits for live queries.
 
     Attributes:
         operator: The operator whose output it is; it gives the result its name.
@@ -152,13 +158,14 @@ class BoundedStage:
         name: The names of its results and sinks, joined by ``+``.
         operators: Inputs before readers.
         results: Tables for live queries; their edges are blocking.
-        sinks: Bounded sinks.
         decision: Why it is a stage of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: None is ever taken.
         after: Names of the stages that must be committed before it may start.
         start: When it starts, and why.
         edges: Those to and from its topics.
+        used_columns: Of each operator, the output columns that its readers use, in lower case.
+        failures: Of each operator with a user's function, what happens to a record for which it fails.
     """
 
     name: str
@@ -171,6 +178,8 @@ class BoundedStage:
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
     edges: tuple[Edge, ...] = ()
+    used_columns: UsedColumns = field(default_factory=dict, hash=False)
+    failures: Failures = field(default_factory=dict, hash=False)
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -187,22 +196,26 @@ class LiveQuery:
             branches come and go; otherwise it is the first sink.
         operators: Live operators only, inputs before readers.
         results: The bounded results it joins.
-        sinks: What it writes.
         dead_letters: The sources whose bad records leave through this query.
-        mode: How it runs, and why.
         split: Why it is a query of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
-        backlog: When it is in backlog.
         catch_up: Whether it then runs in micro-batches; ``"no"`` if it never changes its mode.
         after: Names of the bounded stages that must be committed before it may start.
-        start: When it starts, and why.
-        key_groups: In how many parts windows and process functions keep their state.
+        key_groups: In how many parts operators with state by key group keep it.
         latency: How often latency markers are sent through it.
+        can_carry_markers: Whether latency markers can pass through it, whatever the settings are.
         flushes: Of each operator, whether its output is buffered.
         edges: The edges that stream elements cross in it, those to and from topics included.
+        delivery: ``"at-least-once"`` or ``"exactly-once"``, of all its outputs.
         untimed_sources: The sources whose records need a timestamp in some branches only, or in other queries
             only if their bad records leave through this one.
+        follows: The queries that write the topics of its cuts, in the order of its sources.
+        key_group_dead_letters: The sources whose dead letters take failures in its key groups; none if a
+            failure stops it.
+        joins: How each of its joins gets at its result (`flowcore.planner.rules.joins`).
+        used_columns: As of a `BoundedStage`; a buffer keeps all columns of its operator.
+        failures: As of a `BoundedStage`.
     """
 
     name: str
@@ -220,9 +233,16 @@ class LiveQuery:
     start: Decision = _AT_ONCE
     key_groups: int = 16
     latency: Decision = _OFF
+    can_carry_markers: bool = False
     flushes: tuple[Flush, ...] = ()
     edges: tuple[Edge, ...] = ()
     untimed_sources: frozenset[Read] = frozenset()
+    delivery: Decision = _AT_LEAST_ONCE
+    follows: tuple[str, ...] = ()
+    key_group_dead_letters: tuple[Read, ...] = ()
+    joins: Mapping[Operator, Decision] = field(default_factory=dict, hash=False)
+    used_columns: UsedColumns = field(default_factory=dict, hash=False)
+    failures: Failures = field(default_factory=dict, hash=False)
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -230,14 +250,24 @@ class LiveQuery:
         return tuple(node for node in self.operators if isinstance(node, Read))
 
     @property
-    def exchanges(self) -> tuple[tuple[StatefulOperator, ...], ...]:
-        """The operators with state by key group, by depth: records are shuffled to a depth at once."""
-        depths = find_depths(self.operators)
-        found: dict[int, list[StatefulOperator]] = {}
-        for node in self.operators:
-            if isinstance(node, StatefulOperator):
-                found.setdefault(depths[node], []).append(node)
-        return tuple(tuple(found[depth]) for depth in sorted(found))
+    def assigners(self) -> tuple[WithEventTime, ...]:
+        """The operators that assign event time."""
+        return tuple(node for node in self.operators if isinstance(node, WithEventTime))
+
+    @property
+    def origins(self) -> tuple[Read | WithEventTime, ...]:
+        """Where the event time of its outputs begins."""
+        return find_origins(self.sinks)
+
+    @property
+    def topics_read(self) -> tuple[KafkaTopic, ...]:
+        """The topics of its sources."""
+        return tuple(topic for source in self.sources if (topic := source.topic))
+
+    @property
+    def topics_written(self) -> tuple[KafkaTopic, ...]:
+        """The topics of its sinks."""
+        return tuple(topic for sink in self.sinks if (topic := sink.topic))
 
     @property
     def buffers(self) -> Mapping[Operator, Flush]:
@@ -245,14 +275,57 @@ class LiveQuery:
         return {each.operator: each for each in self.flushes if each.way == "key-groups"}
 
     @property
+    def function_buffers(self) -> frozenset[Operator]:
+        """The functions with a buffer: it is downstream of the function, and an operator by key group."""
+        return frozenset(node for node in self.buffers if not isinstance(node, StatefulOperator))
+
+    @property
+    def keyed(self) -> tuple[Operator, ...]:
+        """The operators that keep state by key group, and functions with a buffer, inputs before readers."""
+        functions = self.function_buffers
+        return tuple(
+            node for node in self.operators if isinstance(node, StatefulOperator) or node in functions
+        )
+
+    @property
+    def depths(self) -> Mapping[Operator, int]:
+        """For the output of each operator, how many of `keyed`, itself included, are on its longest way."""
+        depths, keyed = dict[Operator, int](), self.keyed
+        for node in self.operators:
+            depths[node] = max((depths.get(each, 0) for each in node.inputs), default=0) + (node in keyed)
+        return depths
+
+    @property
+    def exchanges(self) -> tuple[tuple[Operator, ...], ...]:
+        """`keyed` by depth: records are shuffled to a depth at once."""
+        depths, keyed = self.depths, self.keyed
+        return tuple(
+            tuple(node for node in keyed if depths[node] == depth)
+            for depth in sorted({depths[node] for node in keyed})
+        )
+
+    @property
+    def shuffled_joins(self) -> tuple[Operator, ...]:
+        """The joins whose table is distributed by key."""
+        return tuple(node for node, decision in self.joins.items() if decision.value == "shuffle")
+
+    @property
     def keeps_state(self) -> bool:
         """An operator or a buffer keeps state from batch to batch."""
-        return bool(self.buffers) or any(node.keeps_state for node in self.operators)
+        return self.keeps_key_groups or any(node.keeps_state for node in self.operators)
 
     @property
     def keeps_key_groups(self) -> bool:
         """An operator or a buffer keeps state by key group."""
-        return bool(self.buffers) or any(isinstance(node, StatefulOperator) for node in self.operators)
+        return bool(self.keyed)
+
+    def find_senders(self, node: Operator) -> tuple[Operator, ...]:
+        """What begins channels, and whose records reach an operator without another one of these.
+
+        These are sources, operators that assign event time, and operators by key group.
+        """
+        senders = {*self.sources, *self.assigners, *self.keyed}
+        return tuple(each for each in find_ways(node, self.keyed) if each in senders)
 
     @property
     def batch_interval_ms(self) -> int | None:
@@ -260,9 +333,16 @@ class LiveQuery:
         by_trigger = (each.config for each in self.flushes if each.way == "trigger")
         return next((config.interval_ms for config in by_trigger if config is not None), None)
 
-    def carries_timestamps(self, sender: Operator) -> bool:
-        """Whether the records that an operator emits have their timestamps on their way to its readers."""
-        return any(edge.sender is sender and edge.elements.value == "tagged" for edge in self.edges)
+    @property
+    def timestamped(self) -> frozenset[Operator]:
+        """The operators whose records have their timestamps on their way to their readers."""
+        tagged = (edge.sender for edge in self.edges if edge.elements.value == "tagged")
+        return frozenset(sender for sender in tagged if isinstance(sender, Operator))
+
+    @property
+    def exactly_once(self) -> bool:
+        """Its outputs are written in transactions."""
+        return self.delivery.value == "exactly-once"
 
     @property
     def updating(self) -> bool:
@@ -318,39 +398,3 @@ class PlanData:
             nodes += [*query.sources, *query.sinks]
         pairs = ((node, node.topic) for node in dict.fromkeys(nodes))
         return tuple((node, topic) for node, topic in pairs if topic is not None)
-
-
-def find_depths(operators: Iterable[Operator]) -> dict[Operator, int]:
-    """For operators, inputs before readers: how many of them with state by key group are on the longest way.
-
-    An operator with state counts itself.
-    """
-    depths: dict[Operator, int] = {}
-    for node in operators:
-        before = max((depths.get(each, 0) for each in node.inputs), default=0)
-        depths[node] = before + isinstance(node, StatefulOperator)
-    return depths
-
-
-def find_ways(node: Operator) -> tuple[Operator, ...]:
-    """The operators whose records reach an operator without another one with state between them."""
-    found = [*node.inputs]
-    for each in found:
-        if not isinstance(each, StatefulOperator):
-            found += (parent for parent in each.inputs if parent not in found)
-    return tuple(dict.fromkeys(each for each in found if not each.bounded))
-
-
-def find_senders(node: Operator) -> tuple[Operator, ...]:
-    """The unbounded sources and operators with state by key group at the beginning of `find_ways`."""
-    return tuple(each for each in find_ways(node) if isinstance(each, (Read, StatefulOperator)))
-
-
-def find_upstream(ends: Iterable[Operator]) -> tuple[Operator, ...]:
-    """Every operator that some operators depend on, and these, inputs before readers, each once."""
-    return tuple(dict.fromkeys(node for end in ends for node in end.upstream))
-
-
-def find_live_sources(ends: Iterable[Operator]) -> list[Read]:
-    """The unbounded sources that some operators depend on, each once."""
-    return [node for node in find_upstream(ends) if isinstance(node, Read) and not node.bounded]

@@ -5,34 +5,29 @@ A plan is a pure function of a flow and its settings. It depends on no engine, n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from flowcore.api.flow import Flow
 from flowcore.errors import PlanError
-from flowcore.planner.model import LiveStage, Mode, PlanData
-from flowcore.planner.rules.backlog import decide_backlog, decide_catch_up
-from flowcore.planner.rules.checkpoints import decide_checkpoint
+from flowcore.planner.model import BoundedStage, LiveQuery, LiveStage, Mode, PlanData
+from flowcore.planner.rules import execution, timestamps
+from flowcore.planner.rules.aggregates import move_to_key_groups
+from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.copies import build_chains
+from flowcore.planner.rules.failures import decide_failures, select_dead_letter_sources
 from flowcore.planner.rules.flush import decide_flushes
-from flowcore.planner.rules.latency_markers import decide_latency
+from flowcore.planner.rules.joins import decide_joins
 from flowcore.planner.rules.pushdown import push_filters
-from flowcore.planner.rules.queries import build_live_stage
-from flowcore.planner.rules.result_visibility import set_start
+from flowcore.planner.rules.queries import build_live_stage, explain_exchanges
 from flowcore.planner.rules.stages import build_bounded_stages
-from flowcore.planner.rules.timestamps import (
-    decide_edges,
-    decide_topic_edges,
-    find_untimed_sources,
-    require_watermarks,
-)
-from flowcore.planner.views.json import render_json
-from flowcore.planner.views.mermaid import render_mermaid
-from flowcore.planner.views.svg import render_svg
 from flowcore.planner.views.text import render_text
 from flowcore.settings import Settings
 
 __all__ = ["Plan", "plan_flow"]
+
+_Runs = TypeVar("_Runs", BoundedStage, LiveQuery)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +40,34 @@ class Plan(PlanData):
 
     def to_mermaid(self) -> str:
         """The plan as a Mermaid flowchart."""
+        from flowcore.planner.views.mermaid import render_mermaid  # noqa: PLC0415 - most plans are text
+
         return render_mermaid(self)
 
     def to_svg(self) -> str:
         """The plan as a picture, for places that draw no Mermaid."""
+        from flowcore.planner.views.svg import render_svg  # noqa: PLC0415 - most plans are text
+
         return render_svg(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON values: every decision, its reasons, and what would change it."""
+        from flowcore.planner.views.json import render_json  # noqa: PLC0415 - most plans are text
+
         return render_json(self)
 
 
-def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = None) -> Plan:
+def plan_flow(
+    flow: Flow,
+    mode: Mode | None = None,
+    settings: Settings | None = None,
+    table_bytes: Mapping[str, int] | None = None,
+) -> Plan:
     """Plan a flow; without a mode each live query gets the fastest that it allows, and catches up in batches.
+
+    Args:
+        table_bytes: The sizes of committed results of its bounded stages, by name of the operator, as far as
+            they are known.
 
     Raises:
         PlanError: The flow writes nothing, or cannot run as asked.
@@ -68,35 +78,61 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
         raise PlanError(msg)
     settings = settings or Settings()
     reuse = settings.object_reuse
-    operators, filters = push_filters(flow.operators)
-    require_watermarks(operators, settings)
+    operators, filters = push_filters(move_to_key_groups(flow.operators))
+    timestamps.require_watermarks(operators, settings)
     bounded = build_bounded_stages(operators)
+    execution.require_live_delivery(bounded)
     live = build_live_stage(operators, mode, settings)
     flushed = decide_flushes(live.queries if live else (), settings)
-    queries = tuple(
-        replace(
-            set_start(query, bounded, settings),
-            chains=build_chains(query.operators, reuse, [*query.buffers]),
-            edges=decide_edges(query, settings),
-            untimed_sources=find_untimed_sources(query, operators),
-            checkpoint=decide_checkpoint(query, settings),
-            backlog=decide_backlog(query, settings),
-            catch_up=decide_catch_up(query, mode, settings),
-            key_groups=settings.key_groups,
-            latency=decide_latency(query, settings),
+    joining = tuple(
+        decide_joins(
+            replace(query, catch_up=execution.decide_catch_up(query, mode, settings)),
+            table_bytes or {},
+            settings,
         )
         for query in flushed
+    )
+    queries = tuple(
+        _set_failures(
+            replace(
+                execution.set_start(query, bounded, settings),
+                split=explain_exchanges(query),
+                chains=build_chains(query.operators, reuse, [*query.buffers]),
+                edges=timestamps.decide_edges(query, settings),
+                untimed_sources=timestamps.find_untimed_sources(query, operators),
+                checkpoint=execution.decide_checkpoint(query, settings),
+                backlog=execution.decide_backlog(query, settings),
+                catch_up=execution.decide_catch_up(query, mode, settings),
+                key_groups=settings.key_groups,
+                latency=execution.decide_latency(query, settings),
+                can_carry_markers=execution.can_carry_markers(query),
+                delivery=execution.decide_delivery(query, settings),
+                key_group_dead_letters=select_dead_letter_sources(query),
+                # A buffer's state must not depend on which columns are read downstream.
+                used_columns=find_used_columns(query.operators, [*query.buffers]),
+            )
+        )
+        for query in joining
     )
     return Plan(
         flow=flow.name,
         bounded=tuple(
-            replace(
-                stage,
-                chains=build_chains(stage.operators, reuse),
-                edges=decide_topic_edges(stage.operators, settings),
+            _set_failures(
+                replace(
+                    stage,
+                    chains=build_chains(stage.operators, reuse),
+                    edges=timestamps.decide_topic_edges(stage.operators, settings),
+                    used_columns=find_used_columns(
+                        stage.operators, [result.operator for result in stage.results]
+                    ),
+                )
             )
             for stage in bounded
         ),
         live=LiveStage(queries) if live else None,
         filters=filters,
     )
+
+
+def _set_failures(runs: _Runs) -> _Runs:
+    return replace(runs, failures=decide_failures(runs))

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
+from flowcore.elements import RecordAttributes
 from flowcore.errors import StateError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, Failure
 from flowcore.keyed.key_index import key_by_name, to_python_keys, to_python_values
-from flowcore.keyed.operator import StepOutputs
+from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
 from flowcore.process.codec import STATE_VERSION, decode_key, encode_key, keys_of, remove_key, require_layouts
@@ -82,7 +82,7 @@ class KeyedProcesses(ProcessOutputs):
                 opened.close()
 
 
-class _Group:
+class _Group(KeyGroup):
     def __init__(self, config: KeyedProcesses) -> None:
         self._config = config
         self._state = ProcessState()
@@ -108,34 +108,24 @@ class _Group:
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - emits nothing
         """Update the backlog status, which the function may read."""
         self._state.backlog = attributes.backlog
+        self._rows.attributes = attributes
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
-        """Process records one by one, or at once for a function of batches."""
+        """Process records one by one, or at once for a function of batches; isolate failures if asked to."""
         keys = to_python_keys([rows.column(name) for name in self._config.keys], rows.num_rows)
         times = rows.column(self._config.timestamp).to_pylist()
         opened = self._config.opened
         batch = rows.select(list(self._config.values)) if opened.config.function.by_batch() else None
-        if self._isolates:
-            self._isolate_rows(keys, times, batch, rows, out)
+        if not self._isolates:
+            with wrap_errors(self._config.name, lambda _: self._describe(rows, opened.current.origin, keys)):
+                if batch is not None:
+                    emissions = opened.process_batch(self._state, keys, times, batch)
+                else:
+                    emissions = opened.process(
+                        self._state, map(KeyedRecord, keys, self._records(rows), times)
+                    )
+            self._rows.emit(emissions, out, rows=rows)
             return
-        with wrap_errors(self._config.name, lambda _: self._describe(rows, opened.current.origin, keys)):
-            if batch is not None:
-                emissions = opened.process_batch(self._state, keys, times, batch)
-            else:
-                emissions = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
-        self._rows.emit(emissions, out, rows=rows)
-
-    def isolate_failures(self) -> bool:
-        """See `flowcore.keyed.operator.SupportsFailureIsolation`."""
-        self._isolates = self._config.dead_letters is not None
-        return self._isolates
-
-    def _isolate_rows(
-        self, keys: Sequence[Any], times: Sequence[int | None], batch: pa.RecordBatch | None,
-        rows: pa.RecordBatch, out: StepOutputs,
-    ) -> None:  # fmt: skip
-        """Process records; those that fail become dead letters."""
-        opened = self._config.opened
         calls = IsolatedCalls(opened, self._rows.require)
         if batch is not None:
             for start, end, emissions in calls.batches(self._state, keys, times, batch):
@@ -154,6 +144,10 @@ class _Group:
             for each in calls.failed
         ]
         self._emit_dead_letters(failures, rows, out)
+
+    def isolate_failures(self) -> bool:
+        self._isolates = self._config.dead_letters is not None
+        return self._isolates
 
     def _emit_dead_letters(self, failures: Sequence[Failure], rows: pa.RecordBatch, out: StepOutputs) -> None:
         if failures and self._config.dead_letters is not None:
@@ -192,12 +186,6 @@ class _Group:
             emissions = self._config.opened.advance_watermark(self._state, watermark_ms)
         self._rows.emit(emissions, out, lambda result: self._timer_text(result, "event", before_ms))
 
-    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
-        """A watermark status has no effect on timers."""
-
-    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
-        out.markers.append(marker)
-
     def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
         """Isolate failures until a step has none."""
         self._isolates, self._failed = self._isolates and self._failed, False
@@ -230,6 +218,7 @@ class _Group:
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._advances = header.get("advances", self._advances)
         self._state.backlog = header.get("backlog", self._state.backlog)
+        self._rows.attributes = RecordAttributes(self._state.backlog)
         for piece in pieces:
             if piece[:1] != bytes([STATE_VERSION]):
                 msg = (

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.operator import StepOutputs
@@ -27,7 +28,7 @@ TIMER = "@timer"
 """The timer of an output: key, time domain and time; null for outputs of records."""
 NTH = "@nth"
 """The number of an output among those of one result, from 0."""
-_KEY = "@key_"
+KEY = "@key_"
 TimerText = Callable[[ProcessResult], str | None]
 
 
@@ -46,7 +47,11 @@ class Downstream(Protocol):
     def refused(self) -> Mapping[int, FunctionError]: ...
 
     def run(
-        self, inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch, locate: Callable[[int], str | None], /
+        self,
+        inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch,
+        locate: Callable[[int], str | None],
+        attributes: RecordAttributes,
+        /,
     ) -> Sequence[tuple[str, pa.RecordBatch, Sequence[int] | None]]:
         """Outputs, with the numbers of the input records of their rows, if these are known."""
         ...
@@ -106,7 +111,7 @@ class ProcessOutputs:
     def key_fields(self) -> Sequence[pa.Field[Any]]:
         """The columns of a result's key, with names that no user's column has."""
         names = self.keys if self.keyed else ()
-        return [self.rows.field(name).with_name(f"{_KEY}{name}") for name in names]
+        return [self.rows.field(name).with_name(f"{KEY}{name}") for name in names]
 
     def place_of(self, rows: pa.RecordBatch, number: int) -> str | None:
         """Topic, partition and offset of a record, None if they are unknown."""
@@ -117,9 +122,14 @@ class ProcessOutputs:
 
 
 class RowBuilder:
-    """Builds rows of a function's outputs."""
+    """Builds rows of a function's outputs.
+
+    Attributes:
+        attributes: Those of the current results, for downstream functions.
+    """
 
     def __init__(self, config: ProcessOutputs) -> None:
+        self.attributes = RecordAttributes(backlog=False)
         self._config = config
         self._outputs = config.outputs
 
@@ -158,7 +168,9 @@ class RowBuilder:
         if results:
             origin = self._origin_columns(results, timer, rows)
             if self._config.downstream is None:
-                columns = [*self._columns(results, self._config.results), *self._key_columns(results)]
+                columns, fields = self._columns(results, self._config.results), self._config.key_fields
+                keys = [each.key if len(fields) > 1 else (each.key,) for each in results]
+                columns += [pa.array([key[n] for key in keys], each.type) for n, each in enumerate(fields)]
                 out.rows(RESULTS, pa.record_batch([*columns, *origin], schema=self._outputs[RESULTS]))
             else:
                 values = [each.value for each in results]
@@ -175,11 +187,6 @@ class RowBuilder:
 
     def _columns(self, results: Sequence[ProcessResult], schema: pa.Schema) -> list[pa.Array[Any]]:
         return build_columns([each.value for each in results], schema, self._config.name)
-
-    def _key_columns(self, results: Sequence[ProcessResult]) -> list[pa.Array[Any]]:
-        fields = self._config.key_fields
-        keys = [each.key if len(fields) > 1 else (each.key,) for each in results]
-        return [pa.array([key[n] for key in keys], field.type) for n, field in enumerate(fields)]
 
     def _origin_columns(
         self, results: Sequence[ProcessResult], timer: TimerText, rows: pa.RecordBatch | None
@@ -232,7 +239,7 @@ class RowBuilder:
             origin = origins[number]
             return None if rows is None or origin is None else self._config.place_of(rows, origin)
 
-        for output, batch, numbers in downstream.run(inputs, locate):
+        for output, batch, numbers in downstream.run(inputs, locate, self.attributes):
             fields = list(self._outputs[output])[batch.num_columns :]
             if numbers is None:
                 others = [pa.nulls(batch.num_rows, field.type) for field in fields]

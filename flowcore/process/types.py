@@ -1,8 +1,8 @@
 """Types of states, and whether a value fits one.
 
 A type is Spark DDL text. Values are those that Spark passes to Python: ``int`` for whole numbers,
-``datetime`` for TIMESTAMP, ``list`` for ARRAY, ``dict`` for MAP and STRUCT. The items of
-lists and dicts are not checked.
+``datetime`` for TIMESTAMP, ``list`` for ARRAY, ``dict`` for MAP and STRUCT. The items of lists and dicts are
+not checked.
 """
 
 import datetime as dt

@@ -100,8 +100,7 @@ class TaggedSerializer(Generic[V]):
 
         Raises:
             SerializationError: The tag is unknown, bytes are missing or left over, or the value format
-            refuses
-                the value.
+                refuses the value.
         """
         where = where or f"an element of operator {self.operator!r}"
         if not data:

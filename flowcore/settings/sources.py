@@ -5,7 +5,6 @@ Each function yields ``(key, value, source)``. Keys and values are checked in `f
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,8 @@ def from_file(path: Path) -> Iterator[_Entry]:
         SettingsError: The file cannot be read, or sets a key twice.
     """
     try:
+        import tomllib  # noqa: PLC0415 - most runs have no file
+
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

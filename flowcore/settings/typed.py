@@ -72,12 +72,17 @@ def _word(*words: str) -> Callable[[Any], str]:
     return read
 
 
-def _batch_duration(value: str | timedelta) -> timedelta:
-    length = parse_duration(value)
-    if length < timedelta(seconds=5):
-        msg = "it is under Spark's smallest, 5 s, and the query would be refused; pass '5 min'"
-        raise ValueError(msg)
-    return length
+def _at_least(seconds: int, otherwise: str) -> Callable[[str | timedelta], timedelta]:
+    """A reader of durations that are not shorter; a shorter one is refused with what would happen."""
+
+    def read(value: str | timedelta) -> timedelta:
+        found = parse_duration(value)
+        if found < timedelta(seconds=seconds):
+            msg = f"it must be at least {seconds} s: {otherwise}"
+            raise ValueError(msg)
+        return found
+
+    return read
 
 
 def _size(value: str | int) -> int:
@@ -87,6 +92,14 @@ def _size(value: str | int) -> int:
         msg = "a size is a whole number of bytes above zero, or has one of the units KiB, MiB, GiB"
         raise ValueError(msg)
     return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2][:1]]
+
+
+def _batch(value: Any) -> tuple[str, int]:
+    query, _, number = _text(value).rpartition(":")
+    if not (query and number.isdecimal()):
+        msg = "it must be the name of a query and the number of a batch, such as bids:17"
+        raise ValueError(msg)
+    return query, int(number)
 
 
 def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str, *, shown: bool = True) -> Any:
@@ -119,6 +132,12 @@ class Settings:
     kafka_key: Path | None = _setting(
         "kafka.ssl.key", None, Path, "PEM file of the client's private key (PKCS 8, not encrypted)"
     )
+    answer_timeout: timedelta = _setting(
+        "kafka.answer-timeout", timedelta(minutes=2),
+        _at_least(2, "a broker that is only slow would look as if it was away"),
+        "longest time that a batch of a live query waits for an answer of the broker, at least 2 s; then the "
+        "query waits without a batch",
+    )  # fmt: skip
     data_dir: Path = _setting(
         "data.dir", Path(), Path, "folder that relative source and sink paths start from"
     )
@@ -130,7 +149,8 @@ class Settings:
         "micro-batch: time from the start of one batch to the next, 0 for at once",
     )  # fmt: skip
     realtime_batch: timedelta = _setting(
-        "execution.realtime.batch-duration", timedelta(minutes=5), _batch_duration,
+        "execution.realtime.batch-duration", timedelta(minutes=5),
+        _at_least(5, "Spark refuses a query with a shorter one; pass '5 min'"),
         "realtime: time between two checkpoints, at least 5 s; it is not the latency",
     )  # fmt: skip
     max_batch_records: int = _setting(
@@ -176,13 +196,18 @@ class Settings:
         "execution.hand-over", "whole", _word("whole", "pipelined"),
         "whole: live queries start after all bounded stages; pipelined: each after those that it joins",
     )  # fmt: skip
+    max_broadcast_bytes: int = _setting(
+        "execution.join.max-broadcast-bytes", 128 << 20, _size,
+        "most bytes of a bounded result's files that each process keeps in memory, such as 64 MiB; a larger "
+        "one is joined by a shuffle, in micro-batches",
+    )  # fmt: skip
     shuffle_partitions: int = _setting(
         "execution.shuffle-partitions", 2, _positive,
         "partitions of a live query's state, fixed when its checkpoint is created",
     )  # fmt: skip
     key_groups: int = _setting(
         "state.key-groups", 16, _positive,
-        "hash buckets of keys in which windows and process functions keep state, fixed with the checkpoint",
+        "hash buckets of keys in which operators with state by key group keep it, fixed with the checkpoint",
     )  # fmt: skip
     max_cache_bytes: int = _setting(
         "state.cache.max-bytes", 1 << 30, _size,
@@ -201,10 +226,19 @@ class Settings:
         "pipeline.auto-watermark-interval", timedelta(milliseconds=200), parse_duration,
         "time between two polls for a new watermark, 0 for none",
     )  # fmt: skip
+    repeat_batch: tuple[str, int] | None = _setting(
+        "delivery.repeat-batch", None, _batch,
+        "query:batch that is written exactly once from now on, whatever the ledger of the query says",
+    )  # fmt: skip
     max_ahead: timedelta = _setting(
         "watermark.max-ahead", timedelta(days=1), parse_duration,
         "most that the event time of a record may be ahead of the clock where it advances watermarks: a "
         "record further ahead is bad; 0 for any",
+    )  # fmt: skip
+    channel_expiry: timedelta = _setting(
+        "watermark.channel-expiry", timedelta(0), parse_duration,
+        "time after which a channel of a tagged topic that has sent no watermark holds event time no more, "
+        "until it sends again; 0 for no limit",
     )  # fmt: skip
     object_reuse: bool = _setting(
         "pipeline.object-reuse", False, _flag,

@@ -1,17 +1,42 @@
-"""Context of one run of a flow: the Spark session, the settings, and the addresses of data and brokers."""
+"""Context of one run of a flow: session, settings, clock, and the addresses of data and brokers."""
 
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from flowcore.api.connectors import KafkaTopic
+from flowcore.background import PeriodicThread
 from flowcore.errors import RunError
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
-from flowcore.spark.clock import Clock
 
-__all__ = ["Context", "broker_of", "path_of"]
+__all__ = ["Clock", "Context", "broker_of", "names_by_broker", "path_of"]
+
+
+class Clock:
+    """The system's clock. A test may derive one that is moved by hand."""
+
+    def now_ms(self) -> int:
+        """The time, in milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def attach(self, session: SparkSession) -> None:
+        """Called with the session of live queries, before the first one is started."""
+
+    def every(
+        self, interval_s: float, name: str, work: Callable[[], object]
+    ) -> AbstractContextManager[object]:
+        """Repeat work until the context ends.
+
+        Args:
+            interval_s: Seconds from the end of one call to the start of the next.
+            work: Function to call. An exception ends the thread, so the function handles its own.
+        """
+        return PeriodicThread(name, work, interval_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +83,11 @@ def broker_of(topic: KafkaTopic, settings: Settings) -> str:
         raise RunError(msg)
     secured = topic.servers is None or topic.servers == settings.bootstrap_servers
     return BrokerAddress(servers, Security.of(settings)) if secured else servers
+
+
+def names_by_broker(topics: Iterable[KafkaTopic], settings: Settings) -> dict[str, list[str]]:
+    """The names of topics by their broker, so that one request asks a broker about all of them."""
+    found: dict[str, list[str]] = {}
+    for topic in topics:
+        found.setdefault(broker_of(topic, settings), []).append(topic.name)
+    return found

@@ -3,6 +3,7 @@
 A user does not have to read a JVM stack trace; it stays in Spark's log.
 """
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +11,48 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
-from flowcore.errors import FlowcoreError, PlanError, RunError
+from flowcore.errors import (
+    DamagedCheckpointError,
+    DiskFullError,
+    FlowcoreError,
+    OutageError,
+    PlanError,
+    RunError,
+    UnreachableBrokerError,
+)
+from flowcore.kafka.transactions import EXPIRED
 
-__all__ = ["ignore_lost_jvm", "translate_plan_errors", "translate_run_errors"]
+__all__ = [
+    "collect_texts", "find_mishap", "find_outage", "ignore_lost_jvm", "translate_plan_errors",
+    "translate_run_errors",
+]  # fmt: skip
+
+_SLOW_PYTHON = "Python worker failed to connect back"
+"""Spark's error if a Python process takes more than ten seconds to start; the time cannot be set."""
+
+_MISHAPS = {_SLOW_PYTHON: "a Python process was slow to start", EXPIRED: "a transaction took too long"}
 
 # A message of flowcore's own raise_error(...).
 _OWN = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
 # The last line of a Python worker's traceback.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.]+): (.*)")
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|Read-only file system")
+_FULL_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# Kafka's own errors that it calls retriable, a broker's name that cannot be resolved, and flowcore's own.
+_AWAY = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:Timeout|BrokerNotAvailable|Coordinator\w+|Disconnect|"
+    r"KafkaStorage|LeaderNotAvailable|Network|NotController|NotEnoughReplicas\w*|NotLeaderOrFollower)Exception"
+    r"|Cannot fetch record for offset \d+ in \d+ milli|No resolvable bootstrap urls|"
+    r"flowcore\.errors\.UnreachableBrokerError:"
+)
+# What Spark, Hadoop and RocksDB say of a file of a checkpoint that is cut off, changed or missing.
+_DAMAGED = re.compile(
+    r"CANNOT_LOAD_STATE_STORE\.(?!UNRELEASED_THREAD|\w+OUT_OF_MEMORY)|"
+    r"CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED|ChecksumException|"
+    r"Incomplete log file|MALFORMED_LOG_FILE|BATCH_METADATA_NOT_FOUND|"
+    r"STREAMING_CHECKPOINT_MISSING_METADATA_FILE|RocksDBException: Corruption"
+)
+_FILE = re.compile(r"(/[^\s:,;'\"\]()]*/checkpoints/[^\s:,;'\"\]()]+)")
 
 
 @contextmanager
@@ -38,8 +73,7 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
     except FlowcoreError:
         raise
     except (PySparkException, Py4JJavaError) as error:
-        msg = f"{what} failed: {_reason(error)} (details: {log})"
-        raise RunError(msg) from error
+        raise _translated(what, error, log) from error
     except (Py4JError, ConnectionError) as error:
         if not _is_gone(error):
             raise
@@ -49,6 +83,24 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
             f"spark.driver.memory to what the machine has left (details: {log})"
         )
         raise RunError(msg) from error
+    except OSError as error:
+        if error.errno not in _FULL_NUMBERS:
+            raise
+        raise _disk_full(what, str(error), log) from error
+
+
+def find_outage(what: str, error: Exception | None, log: str) -> OutageError | None:
+    """The outage that has ended a query; None if it has another cause. Arguments as above."""
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return None
+    found = _translated(what, error, log)
+    return found if isinstance(found, OutageError) else None
+
+
+def find_mishap(error: Exception | None) -> str | None:
+    """What has ended a query that may be started again at once, as on a busy machine; None if it may not."""
+    found = "" if error is None else " ".join(collect_texts(error))
+    return next((mishap for text, mishap in _MISHAPS.items() if text in found), None)
 
 
 @contextmanager
@@ -59,6 +111,52 @@ def ignore_lost_jvm() -> Iterator[None]:
     except (Py4JError, ConnectionError) as error:
         if not _is_gone(error):
             raise
+
+
+def _translated(what: str, error: Exception, log: str) -> FlowcoreError:
+    """The error of flowcore for an error of Spark, by what the errors that caused it say."""
+    texts = collect_texts(error)
+    reason, found = _reason(error), " ".join(texts)
+    if _FULL.search(found):
+        return _disk_full(what, reason, log)
+    if _AWAY.search(found):
+        msg = (
+            f"{what} failed: its broker did not answer in time: {reason}: nothing is lost, the batch runs "
+            f"again when the broker is back; check the broker and the way to it (details: {log})"
+        )
+        return UnreachableBrokerError(msg)
+    if _DAMAGED.search(found):
+        file = _FILE.search(found)
+        which = f"the file {file[1]}" if file else "a file"
+        msg = (
+            f"{what} failed: {which} of its checkpoint cannot be read: {reason}: what it had read or kept is "
+            f"unknown, so it would fail at each start; bring back a copy of the checkpoint (details: {log})"
+        )
+        return DamagedCheckpointError(msg)
+    return RunError(f"{what} failed: {reason} (details: {log})")
+
+
+def _disk_full(what: str, reason: str, log: str) -> DiskFullError:
+    return DiskFullError(
+        f"{what} failed: a disk or a quota is full, or a file system is read-only: {reason}: nothing is "
+        "lost, what was not committed is read again; make room on the disks of state.dir and of "
+        f"spark.local.dir, or mount them for writing (details: {log})"
+    )
+
+
+def collect_texts(error: BaseException) -> list[str]:
+    """The texts of an error and of the errors that caused it, with the names of their classes."""
+    found = []
+    each: BaseException | None = error
+    while each is not None:
+        found.append(str(each))
+        java = getattr(each, "java_exception", None) or getattr(each, "_origin", None)
+        while java is not None:
+            found.append(java.toString())
+            cause = java.getCause()
+            java = None if cause is None or cause.equals(java) else cause
+        each = getattr(each, "_cause", None)  # the error of a query has no Java object, but that of its cause
+    return found
 
 
 def _is_gone(error: Py4JError | ConnectionError) -> bool:
@@ -80,6 +178,11 @@ def _reason(error: BaseException) -> str:
     text = text.partition("=== Streaming Query ===")[0]
     if own := _OWN.search(text):
         return own[1]
+    if _SLOW_PYTHON in text:
+        return (
+            "a Python process did not start within ten seconds, so the machine is too busy, or has no memory "
+            "left: run less on it, and start the flow again"
+        )
     raised = _RAISED.findall(text)
     if raised:
         kind, message = raised[-1]

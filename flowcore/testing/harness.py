@@ -57,15 +57,6 @@ import pyarrow as pa
 
 from flowcore import process, windows
 from flowcore.durations import MILLISECOND
-from flowcore.process import (
-    KeyedProcessFunction,
-    ProcessConfig,
-    ProcessEmissions,
-    ProcessOperator,
-    ProcessResult,
-    ProcessState,
-)
-from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 
 __all__ = ["ManualClock", "ProcessHarness", "WindowHarness"]
 
@@ -141,7 +132,7 @@ class _Harness(Generic[_E]):
         raise NotImplementedError
 
 
-class WindowHarness(_Harness[Emissions]):
+class WindowHarness(_Harness[windows.Emissions]):
     """A window operator in memory.
 
     Args:
@@ -152,15 +143,15 @@ class WindowHarness(_Harness[Emissions]):
         late: All records of the late side output, in order.
     """
 
-    def __init__(self, config: WindowConfig, clock: ManualClock | None = None) -> None:
+    def __init__(self, config: windows.WindowConfig, clock: ManualClock | None = None) -> None:
         super().__init__(clock)
         self.config = config
-        self.results: list[WindowResult] = []
-        self.late: list[KeyedRecord] = []
-        self._operator = WindowOperator(config)
-        self._state = WindowState(clock_ms=self.clock())
+        self.results: list[windows.WindowResult] = []
+        self.late: list[windows.KeyedRecord] = []
+        self._operator = windows.WindowOperator(config)
+        self._state = windows.WindowState(clock_ms=self.clock())
 
-    def feed(self, *rows: Sequence[Any]) -> Emissions:
+    def feed(self, *rows: Sequence[Any]) -> windows.Emissions:
         """Process records; if one is refused, none is processed.
 
         Args:
@@ -170,7 +161,7 @@ class WindowHarness(_Harness[Emissions]):
             NoTimestampError: A record that needs a timestamp has none.
             InvalidWindowError: The gap of a session is negative.
         """
-        records = [KeyedRecord(*row) for row in rows]
+        records = [windows.KeyedRecord(*row) for row in rows]
         self._read_clock()
         return self._keep(self._operator.process(self._state, records))
 
@@ -181,7 +172,7 @@ class WindowHarness(_Harness[Emissions]):
             StateError: A user's state cannot be written.
         """
         written = json.dumps(self.snapshot())
-        self._operator = WindowOperator(self.config)
+        self._operator = windows.WindowOperator(self.config)
         self._state = windows.restore(json.loads(written), self.config)
 
     def snapshot(self) -> dict[str, Any]:
@@ -194,13 +185,13 @@ class WindowHarness(_Harness[Emissions]):
         dropped: int = self._state.dropped_records
         return dropped
 
-    def _keep(self, seen: Emissions) -> Emissions:
+    def _keep(self, seen: windows.Emissions) -> windows.Emissions:
         self.results += seen.results
         self.late += seen.late
         return seen
 
 
-class ProcessHarness(_Harness[ProcessEmissions]):
+class ProcessHarness(_Harness[process.ProcessEmissions]):
     """A keyed process function in memory.
 
     Args:
@@ -216,25 +207,27 @@ class ProcessHarness(_Harness[ProcessEmissions]):
 
     def __init__(
         self,
-        function: KeyedProcessFunction,
+        function: process.KeyedProcessFunction,
         side_outputs: Sequence[str] = (),
         clock: ManualClock | None = None,
     ) -> None:
         super().__init__(clock)
-        self.results: list[ProcessResult] = []
-        self.side_outputs: dict[str, list[ProcessResult]] = {name: [] for name in side_outputs}
+        self.results: list[process.ProcessResult] = []
+        self.side_outputs: dict[str, list[process.ProcessResult]] = {name: [] for name in side_outputs}
         self.batches: list[pa.RecordBatch] = []
         self._unopened = copy.deepcopy(function)
-        self._operator = ProcessOperator(ProcessConfig(function=function, side_outputs=tuple(side_outputs)))
-        self._state = ProcessState(clock_ms=self.clock())
+        self._operator = process.ProcessOperator(
+            process.ProcessConfig(function=function, side_outputs=tuple(side_outputs))
+        )
+        self._state = process.ProcessState(clock_ms=self.clock())
 
-    def feed(self, *rows: Sequence[Any]) -> ProcessEmissions:
+    def feed(self, *rows: Sequence[Any]) -> process.ProcessEmissions:
         """Process records, as one batch if the function takes batches.
 
         Args:
             rows: Key, record and, if it has one, timestamp in milliseconds.
         """
-        records = [KeyedRecord(*row) for row in rows]
+        records = [windows.KeyedRecord(*row) for row in rows]
         self._read_clock()
         if not self._operator.config.function.by_batch():
             return self._keep(self._operator.process(self._state, records))
@@ -252,15 +245,15 @@ class ProcessHarness(_Harness[ProcessEmissions]):
         written = json.dumps(self.snapshot())
         self._operator.close()
         function = copy.deepcopy(self._unopened)
-        config = ProcessConfig(function=function, side_outputs=self._operator.config.side_outputs)
-        self._operator = ProcessOperator(config)
+        config = process.ProcessConfig(function=function, side_outputs=self._operator.config.side_outputs)
+        self._operator = process.ProcessOperator(config)
         self._state = process.restore_state(json.loads(written), self._operator.declared)
 
     def snapshot(self) -> dict[str, Any]:
         """The state as it is written, to inspect and to compare."""
         return process.snapshot_state(self._state, self._operator.declared)
 
-    def _keep(self, seen: ProcessEmissions) -> ProcessEmissions:
+    def _keep(self, seen: process.ProcessEmissions) -> process.ProcessEmissions:
         self.results += seen.results
         self.batches += seen.batches
         for name, records in seen.side_outputs.items():

@@ -23,6 +23,7 @@ from testcontainers.core.container import DockerContainer
 from flowcore.errors import BrokerError, InstallationError
 from flowcore.kafka.broker import free_port
 from flowcore.kafka.topics import wait_until_ready
+from flowcore.metrics.health import process_exists
 from flowcore.testing.kafka_image import kafka_image
 
 if TYPE_CHECKING:
@@ -151,19 +152,9 @@ def _remove_orphans(client: DockerClient) -> None:
     found = client.containers.list(all=True, ignore_removed=True, filters={"label": _OWNER_LABEL})
     for container in found:
         host, _, pid = container.labels[_OWNER_LABEL].rpartition("/")
-        if host == socket.gethostname() and not _is_alive(int(pid)):
+        if host == socket.gethostname() and not process_exists(int(pid)):
             with contextlib.suppress(APIError):
                 container.remove(force=True, v=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextlib.contextmanager

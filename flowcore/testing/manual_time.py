@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from flowcore.errors import RunError
-from flowcore.spark.clock import Clock
+from flowcore.spark.context import Clock
 
 __all__ = ["ManualTime"]
 
@@ -40,7 +40,7 @@ class ManualTime(Clock):
     def attach(self, session: SparkSession) -> None:
         session.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0")  # each trigger is reported
         self._queries.clear()
-        session.streams.addListener(_Listener(self._queries, session, self._now_ms))
+        session.streams.addListener(_Listener(self._queries, session, self))
 
     @contextmanager
     def every(self, interval_s: float, name: str, work: Callable[[], object]) -> Iterator[None]:  # noqa: ARG002 - as of the system's clock
@@ -50,13 +50,18 @@ class ManualTime(Clock):
         finally:
             self._work.remove(work)
 
+    @property
+    def running(self) -> int:
+        """The number of queries that have not ended."""
+        return sum(not query.terminated for query in tuple(self._queries.values()))
+
     def wait(self) -> None:
         """Wait for the end of the running triggers; the start of a query is a trigger.
 
         Raises:
             RunError: A trigger has not ended in time.
         """
-        for query in self._queries.values():
+        for query in tuple(self._queries.values()):
             query.wait()
 
     def step(self, now_ms: int) -> None:
@@ -66,9 +71,13 @@ class ManualTime(Clock):
             RunError: A trigger has not ended in time.
         """
         self._now_ms = max(now_ms, self._now_ms)
-        for query in self._queries.values():
+        for query in tuple(self._queries.values()):
             query.trigger(self._now_ms)
         self.wait()
+        self.work()
+
+    def work(self) -> None:
+        """Do the work that the run repeats, once."""
         for work in tuple(self._work):
             work()
 
@@ -80,12 +89,12 @@ class _Query:
         self._execution = execution
         self._ended = threading.Semaphore(0)
         self._running = True
-        self._terminated = False
+        self.terminated = False
         self._waiting = self._set_clock(now_ms)
         self._time: Any = None
 
     def trigger(self, now_ms: int) -> None:
-        if self._terminated:
+        if self.terminated:
             return
         if self._time is None:
             self._time = self._set_clock(now_ms)
@@ -100,7 +109,7 @@ class _Query:
         self._running = False
 
     def end(self, *, terminated: bool = False) -> None:
-        self._terminated |= terminated
+        self.terminated |= terminated
         self._ended.release()
 
     def _set_clock(self, now_ms: int) -> Any:
@@ -123,10 +132,10 @@ class _Listener(StreamingQueryListener):
     class Java:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
-    def __init__(self, queries: dict[str, _Query], session: SparkSession, now_ms: int) -> None:
+    def __init__(self, queries: dict[str, _Query], session: SparkSession, clock: Clock) -> None:
         self._queries = queries
         self._streams: Any = session.streams
-        self._now_ms = now_ms
+        self._clock = clock
 
     @property
     def _jlistener(self) -> Any:
@@ -134,7 +143,7 @@ class _Listener(StreamingQueryListener):
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         execution = self._streams._jsqm.get(event.id()).streamingQuery()  # noqa: SLF001
-        self._queries[event.runId().toString()] = _Query(execution, self._now_ms)
+        self._queries[event.runId().toString()] = _Query(execution, self._clock.now_ms())
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         self._end(event.progress().runId())

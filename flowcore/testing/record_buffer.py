@@ -36,7 +36,6 @@ class RecordBuffer(Generic[_K, _V]):
 
     Attributes:
         records: The latest record of each key, the one that arrived last at the end.
-        state: Everything else.
     """
 
     def __init__(self, config: BufferOutput, now_ms: int = 0) -> None:

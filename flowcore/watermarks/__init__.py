@@ -1,7 +1,7 @@
 """Watermarks: strategies, and their evaluation for partitions, sources and queries.
 
-A strategy is declared with a source. `generators` evaluates it for the records of a partition, `merge`
-combines partitions, and `tracking` does both for a source and finds its idle partitions.
+A strategy is declared with a source. `generated` evaluates it for the partitions of the source and finds idle
+ones, `arriving` follows elements that arrive, and `merge` combines channels.
 
 Times are integer milliseconds since the epoch, UTC. Processing time is passed in.
 """

@@ -5,31 +5,43 @@ watermark. Channels that an element adds or makes active do so together, before 
 the watermark of the first one would make the records of the others late.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from flowcore.elements import MIN_TIMESTAMP_MS
+from flowcore.channels import find_ignored, partition_of
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.watermarks.merge import ChannelElements, MergedWatermark, PartitionWatermark
 
-__all__ = ["ArrivingWatermarks", "channel_name"]
-
-
-def channel_name(partition: str, sender: str = "") -> str:
-    """The name of a channel; without a sender, that of its partition."""
-    return f"{partition}/{sender}" if sender else partition
+__all__ = ["ArrivingWatermarks"]
 
 
 class ArrivingWatermarks:
     """The watermarks of the channels of a source.
 
+    Args:
+        senders: The senders that the source declares; None if any may write to it.
+        expiry_ms: A channel that has sent nothing for longer is idle until it sends again; None for no limit.
+
     Attributes:
-        merged: The channels.
+        merged: The channels that count.
+        ignored: How many elements were of other channels.
     """
 
-    def __init__(self, partitions: Iterable[str]) -> None:
+    def __init__(
+        self,
+        partitions: Iterable[str],
+        senders: Collection[str] | None = None,
+        expiry_ms: int | None = None,
+    ) -> None:
         self.merged = MergedWatermark(partitions)
+        self.ignored = 0
+        self._senders = senders
+        self._expiry_ms = expiry_ms
+        self._heard_ms: dict[str, int | None] = {}
+        """The first poll after the last element of each channel; None before that poll."""
+        self._expired: set[str] = set()
 
     @property
     def watermark_ms(self) -> int:
@@ -41,43 +53,101 @@ class ArrivingWatermarks:
         """All channels are idle."""
         return self.merged.idle
 
-    def join(self, elements: ChannelElements) -> None:
-        """Add the channels that are not known yet, and make active those that an element makes active."""
-        new = tuple(name for name in elements.names if name not in self.merged)
+    def join(self, elements: ChannelElements) -> ChannelElements:
+        """Add the channels that are not known yet, and make active those that an element makes active.
+
+        Returns:
+            The elements of the channels that count.
+        """
+        new = self.merged.find_unknown(elements.names)
+        if new and (ignored := find_ignored(new, self.merged.names, self._senders)):
+            every, elements = elements, elements.without(ignored)
+            self.ignored += len(every.channel) - len(elements.channel)
+            new = tuple(name for name in new if name not in ignored)
         self.merged.numbers(new)
-        self.merged.remove(_partition(name) for name in new if "/" in name)
+        self.merged.remove(partition_of(name) for name in new if "/" in name)
         numbers = self.merged.numbers(elements.names)[elements.activated]
         if new or self.merged.idle_channels[numbers].any():
             self.merged.update(numbers, MIN_TIMESTAMP_MS, idle=False)
+        if self._expiry_ms is not None:
+            self._heard_ms |= dict.fromkeys(elements.names)
+        if expired := tuple(name for name in elements.names if name in self._expired):
+            self._expired.difference_update(expired)
+            self.merged.update(self.merged.numbers(expired), MIN_TIMESTAMP_MS, idle=False)
+        return elements
 
     def take(self, elements: ChannelElements) -> None:
         """Take elements together: the last watermark and status of each channel."""
-        self.join(elements)
+        elements = self.join(elements)
         numbers, last = self.merged.numbers(elements.names), elements.last
         status = elements.last_status[last]
         idle = np.where(status < 0, self.merged.idle_channels[numbers], status == 1)
         self.merged.update(numbers, elements.highest_ms[last], idle)
 
+    def poll(self, now_ms: int) -> None:
+        """Advance processing time: channels that have sent nothing for too long become idle."""
+        if self._expiry_ms is None:
+            return
+        for name, heard_ms in self._heard_ms.items():  # a clock may go back
+            self._heard_ms[name] = now_ms if heard_ms is None else min(heard_ms, now_ms)
+        due = tuple(name for name, due_ms in self._due_ms(now_ms).items() if due_ms <= now_ms)
+        if due:
+            self._expired.update(due)
+            self.merged.update(self.merged.numbers(due), MIN_TIMESTAMP_MS, idle=True)
+
+    def wake_ms(self, now_ms: int) -> int | None:
+        """When processing time alone may make a channel idle."""
+        return min(self._due_ms(now_ms).values(), default=None)
+
+    def restart(self) -> None:
+        """Begin the time-outs of channels anew."""
+        self._heard_ms = dict.fromkeys(self._heard_ms)
+
     def partitions(self) -> dict[str, PartitionWatermark]:
         """The watermark of each partition, over all its channels."""
         channels: dict[str, dict[str, PartitionWatermark]] = {}
         for name, each in self.merged.channels().items():
-            channels.setdefault(_partition(name), {})[name] = each
+            channels.setdefault(partition_of(name), {})[name] = each
         return {partition: _combine(each) for partition, each in channels.items()}
 
     def snapshot(self) -> dict[str, Any]:
         """The state as JSON-able data."""
-        return self.merged.snapshot()
+        kept = self.merged.snapshot() | ({"ignored": self.ignored} if self.ignored else {})
+        if self._expiry_ms is not None:
+            kept["heard_ms"] = self._heard_ms
+        if self._expired:
+            kept["expired"] = sorted(self._expired)
+        return kept
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Apply a `snapshot`; partitions that are not part of it hold the watermark."""
+        """Apply a `snapshot`; partitions that are not part of it hold the watermark.
+
+        Channels that the source does not declare any more are removed, and hold nothing.
+        """
         fresh, self.merged = self.merged.names, MergedWatermark.restored(kept)
-        known = set(map(_partition, self.merged.names))
+        self.ignored = kept.get("ignored", 0)
+        if self._senders is not None:
+            self.merged.remove(find_ignored(self.merged.names, (), self._senders))
+        known = set(map(partition_of, self.merged.names))
         self.merged.numbers(tuple(name for name in fresh if name not in known))
+        self._heard_ms = {
+            name: each for name, each in kept.get("heard_ms", {}).items() if name in self.merged
+        }
+        if self._expiry_ms is not None:  # channels from before it was set
+            self._heard_ms |= dict.fromkeys(set(self.merged.names) - {*fresh, *self._heard_ms})
+        self._expired = {name for name in kept.get("expired", ()) if name in self.merged}
 
-
-def _partition(channel: str) -> str:
-    return channel.split("/", 1)[0]
+    def _due_ms(self, now_ms: int) -> dict[str, int]:
+        """When each channel becomes idle that is neither idle nor has ended."""
+        if self._expiry_ms is None:
+            return {}
+        waits = ~self.merged.idle_channels & (self.merged.channels_ms != MAX_TIMESTAMP_MS)
+        active = (self.merged.names[number] for number in np.flatnonzero(waits).tolist())
+        heard = {name: self._heard_ms[name] for name in active if name in self._heard_ms}
+        return {
+            name: (now_ms if heard_ms is None else heard_ms) + self._expiry_ms + 1
+            for name, heard_ms in heard.items()
+        }
 
 
 def _combine(channels: Mapping[str, PartitionWatermark]) -> PartitionWatermark:

@@ -1,6 +1,9 @@
 """Watermarks of a source with several partitions, from the times of its records.
 
-Polls emit them, as do markers of a punctuated strategy, and only if they have changed.
+They follow from the newest timestamp of any record, of markers only, or the newest value of a user's
+generator. Polls emit them, as do markers of a punctuated strategy, and only if they have changed. Of the
+elements that arrive in the topic, only the end of input counts: a partition ends when all of its senders have
+ended.
 
 An idle timer changes only when it is polled. The first poll after a record notices the record, the next one
 starts the time-out, and a poll more than the time-out later finds the partition idle.
@@ -8,7 +11,7 @@ starts the time-out, and a poll more than the time-out later finds the partition
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,13 +19,48 @@ import numpy as np
 import numpy.typing as npt
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.watermarks.generators import watermarks_ms
-from flowcore.watermarks.merge import Flags, MergedWatermark, Times, decode_times, encode_times
-from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
+from flowcore.errors import FunctionError
+from flowcore.watermarks.arriving import ArrivingWatermarks
+from flowcore.watermarks.merge import (
+    ChannelElements,
+    Flags,
+    MergedWatermark,
+    Times,
+    decode_times,
+    encode_times,
+)
+from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, Punctuated, WatermarkStrategy
 
-__all__ = ["GeneratedWatermarks", "IdlePeriod", "NewestTimes"]
+__all__ = ["GeneratedWatermarks", "IdlePeriod", "NewestTimes", "call_generator", "watermarks_ms"]
+
 
 _NOT_QUIET = MIN_TIMESTAMP_MS
+
+
+def watermarks_ms(generator: Generator, newest_ms: Times) -> Times:
+    """The watermarks of partitions; the smallest timestamp before the first time that counts."""
+    match generator:
+        case BoundedOutOfOrderness(delay_ms=delay_ms):
+            behind_ms = delay_ms + 1
+            return np.maximum(newest_ms, MIN_TIMESTAMP_MS + behind_ms) - behind_ms
+        case _:
+            return newest_ms
+
+
+def call_generator(function: Callable[[Any], int | None], timestamps_ms: Any) -> int | None:
+    """Call a user's generator with the timestamps of a batch of one partition.
+
+    Raises:
+        FunctionError: It returned something that is not a time.
+    """
+    time_ms = function(timestamps_ms)
+    if time_ms is None or (isinstance(time_ms, int) and MIN_TIMESTAMP_MS <= time_ms <= MAX_TIMESTAMP_MS):
+        return time_ms
+    msg = (
+        f"the generator of watermarks {function!r} returned {time_ms!r}, which is not a time: event time "
+        "could not advance; return int milliseconds since 1970, or None"
+    )
+    raise FunctionError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +105,21 @@ class NewestTimes:
 class GeneratedWatermarks:
     """The watermarks of a source with a strategy.
 
+    Args:
+        senders: The senders of elements that the source declares; None if any may write to it.
+
     Attributes:
         merged: The watermarks of its partitions.
     """
 
-    def __init__(self, strategy: WatermarkStrategy, partitions: Iterable[str]) -> None:
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        partitions: Iterable[str],
+        senders: Collection[str] | None = None,
+    ) -> None:
         self._strategy = strategy
+        self._senders = ArrivingWatermarks((), senders)
         self.merged = MergedWatermark()
         self._newest_ms: Times = np.empty(0, np.int64)
         """The newest time that counts of each partition; the smallest timestamp before the first."""
@@ -92,6 +139,11 @@ class GeneratedWatermarks:
     def idle(self) -> bool:
         """All partitions are idle, and the watermark does not advance."""
         return self._idle_period is None and self.merged.idle
+
+    @property
+    def ignored(self) -> int:
+        """How many elements were of channels that do not count."""
+        return self._senders.ignored
 
     def take(self, newest: NewestTimes) -> None:
         """Take records of partitions; one that is not known yet is added.
@@ -115,6 +167,7 @@ class GeneratedWatermarks:
         idle_after_ms = self._strategy.idle_after_ms
         if idle_after_ms is not None:
             quiet = ~self._active & (self._quiet_ms != _NOT_QUIET)
+            np.minimum(self._quiet_ms, now_ms, out=self._quiet_ms, where=quiet)  # a clock may go back
             idle[quiet] = now_ms - self._quiet_ms[quiet] > idle_after_ms
             self._quiet_ms[~self._active & ~quiet] = now_ms
         self._quiet_ms[self._active] = _NOT_QUIET
@@ -123,10 +176,16 @@ class GeneratedWatermarks:
         self.merged.update(np.arange(len(idle)), watermarks, idle)
         self._begin_or_end_idle_period(now_ms)
 
+    def arrive(self, elements: ChannelElements) -> None:
+        """End the partitions all of whose senders have ended; the next poll emits that."""
+        self._senders.take(elements)
+        if MAX_TIMESTAMP_MS in elements.watermark_ms:
+            senders = self._senders.partitions()
+            self._end(tuple(name for name in senders if senders[name].watermark_ms == MAX_TIMESTAMP_MS))
+
     def end_of_input(self) -> None:
         """End every partition."""
-        self.merged.update(np.arange(len(self.merged)), MAX_TIMESTAMP_MS, idle=False)
-        self._idle_period = None
+        self._end(self.merged.names)
 
     def wake_ms(self, now_ms: int) -> int | None:
         """When processing time alone may change the watermark or the status."""
@@ -134,7 +193,8 @@ class GeneratedWatermarks:
             return None
         if self._idle_period is not None:
             return now_ms + 1
-        quiet_ms = self._quiet_ms[~self.merged.idle_channels]
+        waits = ~self.merged.idle_channels & (self.merged.channels_ms != MAX_TIMESTAMP_MS)
+        quiet_ms = self._quiet_ms[waits]
         if not len(quiet_ms):
             return None
         if (quiet_ms == _NOT_QUIET).any():
@@ -149,6 +209,7 @@ class GeneratedWatermarks:
         """The state as JSON-able data."""
         return {
             "merged": self.merged.snapshot(),
+            "senders": self._senders.snapshot() if len(self._senders.merged) else None,
             "newest_ms": encode_times(self._newest_ms),
             "active": np.flatnonzero(self._active).tolist(),
             "quiet_ms": "" if self._strategy.idle_after_ms is None else encode_times(self._quiet_ms),
@@ -159,6 +220,8 @@ class GeneratedWatermarks:
         """Apply a `snapshot`; partitions that are not part of it hold the watermark."""
         names = self.merged.names
         self.merged = MergedWatermark.restored(kept["merged"])
+        if kept.get("senders"):
+            self._senders.restore(kept["senders"])
         self._newest_ms = decode_times(kept["newest_ms"])
         self._quiet_ms = np.full(len(self.merged), _NOT_QUIET, np.int64)
         if kept["quiet_ms"]:
@@ -176,6 +239,10 @@ class GeneratedWatermarks:
             self._quiet_ms = np.append(self._quiet_ms, np.full(added, _NOT_QUIET, np.int64))
             self._active = np.append(self._active, np.zeros(added, np.bool_))
         return found
+
+    def _end(self, partitions: tuple[str, ...]) -> None:
+        self.merged.update(self._numbers(partitions), MAX_TIMESTAMP_MS, idle=False)
+        self._begin_or_end_idle_period(None)
 
     def _begin_or_end_idle_period(self, now_ms: int | None) -> None:
         if not self.merged.idle or self._strategy.all_idle == "hold":

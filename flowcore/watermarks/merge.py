@@ -2,8 +2,11 @@
 
 A channel is a partition of a source, a sender or key group whose elements arrive, or a source of a query. One
 rule holds for all: the combined watermark is the minimum over the active channels, and never goes back. A
-channel that becomes active below it holds it until it has caught up. While all channels are idle, it does not
-advance. A channel at the end of time has ended, and is not idle.
+channel that becomes active below it holds it until it has caught up.
+
+A channel at the end of time has ended: it is not idle, and the others decide. While all others are idle, the
+watermark does not advance, since they may become active again. When all channels have ended, it is the end of
+time.
 
 The channels are NumPy vectors, so that a step costs the same whether one channel changes or a thousand do.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,6 +33,7 @@ __all__ = [
     "PartitionWatermark",
     "Times",
     "decode_times",
+    "delay_watermark",
     "encode_times",
 ]
 
@@ -58,12 +62,14 @@ class ChannelElements:
         channel: For each element, the number of its channel in ``names``.
         watermark_ms: For each element, its watermark; the smallest timestamp if it is a status.
         status: For each element, 1 for idle, 0 for active, -1 if it is a watermark.
+        numbers: For each element, its number among those of its step.
     """
 
     names: tuple[str, ...]
     channel: npt.NDArray[np.intp]
     watermark_ms: Times
     status: npt.NDArray[np.int8]
+    numbers: npt.NDArray[np.intp]
     highest_ms: Times = field(init=False)
     """For each element, the highest watermark of its channel up to it."""
     last_status: npt.NDArray[np.int8] = field(init=False)
@@ -107,17 +113,32 @@ class ChannelElements:
                 [e.timestamp_ms if isinstance(e, Watermark) else MIN_TIMESTAMP_MS for e in flat], np.int64
             ),
             np.array([int(e.idle) if isinstance(e, WatermarkStatus) else _NO_STATUS for e in flat], np.int8),
+            np.arange(len(flat)),
         )
         return made, np.maximum.accumulate(np.array(numbers, np.intp)).tolist()
 
-    def element(self, number: int) -> Watermark | WatermarkStatus:
-        """One element."""
-        status = int(self.status[number])
-        return (
-            Watermark(int(self.watermark_ms[number]))
-            if status == _NO_STATUS
-            else WatermarkStatus(bool(status))
+    def without(self, names: Collection[str]) -> ChannelElements:
+        """The elements of the other channels."""
+        kept = np.array([name not in names for name in self.names], np.bool_)
+        chosen = kept[self.channel]
+        return ChannelElements(
+            tuple(name for name in self.names if name not in names),
+            (np.cumsum(kept) - 1)[self.channel[chosen]],
+            self.watermark_ms[chosen],
+            self.status[chosen],
+            self.numbers[chosen],
         )
+
+
+def delay_watermark(watermark_ms: int, delay_ms: int) -> int:
+    """A watermark that is behind another one. The end of time is not delayed; the smallest time is none.
+
+    >>> delay_watermark(100, 30), delay_watermark(MAX_TIMESTAMP_MS, 30) == MAX_TIMESTAMP_MS
+    (70, True)
+    """
+    return (
+        watermark_ms if watermark_ms == MAX_TIMESTAMP_MS else max(watermark_ms - delay_ms, MIN_TIMESTAMP_MS)
+    )
 
 
 class MergedWatermark:
@@ -146,8 +167,9 @@ class MergedWatermark:
 
     @property
     def idle(self) -> bool:
-        """There are channels, and all are idle."""
-        return bool(self.names) and bool(self.idle_channels.all())
+        """Some channels are idle, and all others have ended."""
+        ended = self.channels_ms == MAX_TIMESTAMP_MS
+        return bool(self.idle_channels.any()) and bool((self.idle_channels | ended).all())
 
     def channels(self) -> dict[str, PartitionWatermark]:
         """The watermark of each channel."""
@@ -155,9 +177,13 @@ class MergedWatermark:
         # Not strict: another thread may be adding a channel.
         return {name: PartitionWatermark(watermark_ms, idle) for name, watermark_ms, idle in values}
 
+    def find_unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that are not channels."""
+        return _unknown(self.names, names)
+
     def numbers(self, names: tuple[str, ...]) -> npt.NDArray[np.intp]:
         """The numbers of channels; new ones are added, active and before their first watermark."""
-        added = _unknown(self.names, names)
+        added = self.find_unknown(names)
         if added:
             self.names += added
             self.channels_ms = np.append(self.channels_ms, np.full(len(added), MIN_TIMESTAMP_MS, np.int64))
@@ -176,9 +202,9 @@ class MergedWatermark:
         """Update channels together; a watermark below the highest of its channel is outdated."""
         self.channels_ms[numbers] = np.maximum(self.channels_ms[numbers], watermarks_ms)
         self.idle_channels[numbers] = idle & (self.channels_ms[numbers] != MAX_TIMESTAMP_MS)
-        active = self.channels_ms[~self.idle_channels]
-        if len(active):
-            self.watermark_ms = max(self.watermark_ms, int(active.min()))
+        if len(self) and not self.idle:
+            active_ms = self.channels_ms[~self.idle_channels]
+            self.watermark_ms = max(self.watermark_ms, int(active_ms.min()))
 
     def merge(self, channels: Mapping[str, PartitionWatermark]) -> None:
         """Update these channels together."""
@@ -190,8 +216,8 @@ class MergedWatermark:
         """Take elements one after the other.
 
         Returns:
-            The changes in order: the number of the element, the combined watermark after it, and whether all
-            channels are idle.
+            The changes in order: the number of the element, the combined watermark after it, and whether the
+            combination is idle.
         """
         numbers = self.numbers(elements.names)
         own, status = numbers[elements.channel], elements.last_status
@@ -208,14 +234,14 @@ class MergedWatermark:
             before_ms[numbers],
             before_ms[others].min(initial=MAX_TIMESTAMP_MS),
         )
-        others_active = _of_others(
+        others_idle = _of_others(
             np.logical_or,
-            ~own_idle[elements.last],
-            ~self.idle_channels[numbers],
-            not self.idle_channels[others].all(),
+            own_idle[elements.last],
+            self.idle_channels[numbers],
+            self.idle_channels[others].any(),
         )
-        idle = own_idle & ~others_active[elements.channel]
         lowest_ms = np.minimum(lowest_ms, others_ms[elements.channel])
+        idle = (lowest_ms == MAX_TIMESTAMP_MS) & (own_idle | others_idle[elements.channel])
         combined_ms = np.append(self.watermark_ms, np.where(idle, MIN_TIMESTAMP_MS, lowest_ms))
         combined_ms = np.maximum.accumulate(combined_ms)
         changed = (np.diff(combined_ms) != 0) | np.diff(idle, prepend=self.idle)

@@ -2,9 +2,9 @@
 
 The driver follows a query's sources to write watermarks to its sinks. Each key group follows the inputs of
 its operator: every task sends every key group what it saw of event time, so all groups of a query compute the
-same watermark. A source with a strategy generates watermarks from its records and from processing time. For a
-source of tagged elements, and for another operator, they arrive by channel. The combined watermark is the
-minimum over the sources.
+same watermark. A source with a strategy generates watermarks from its records and from processing time, and
+takes only the end of input from the elements of its topic. Without a strategy, watermarks of a tagged topic
+arrive by channel, as do those of another operator. The combined watermark is the minimum over the sources.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,26 +27,29 @@ class WatermarkSource:
     Attributes:
         strategy: Generates watermarks from records; None if watermarks arrive as elements.
         partitions: The partitions, or key groups, that are known when the query starts.
-        relays: The only input, with one partition and one sender: its elements are passed on as they arrive.
+        senders: The senders of elements that the source declares; None if any may write to it.
+        expiry_ms: A sender that has sent nothing for longer is idle until it sends again; None for no limit.
     """
 
     strategy: WatermarkStrategy | None
     partitions: tuple[str, ...]
-    relays: bool = False
+    senders: frozenset[str] | None = None
+    expiry_ms: int | None = None
 
 
 class WatermarkProgress:
     """The watermarks of all sources, and the combined one."""
 
     def __init__(self, sources: Mapping[str, WatermarkSource]) -> None:
-        self._relays = {name for name, source in sources.items() if source.relays}
         self._generated: dict[str, GeneratedWatermarks] = {}
         self._arriving: dict[str, ArrivingWatermarks] = {}
         for name, source in sources.items():
             if source.strategy is None:
-                self._arriving[name] = ArrivingWatermarks(source.partitions)
+                self._arriving[name] = ArrivingWatermarks(source.partitions, source.senders, source.expiry_ms)
             else:
-                self._generated[name] = GeneratedWatermarks(source.strategy, source.partitions)
+                self._generated[name] = GeneratedWatermarks(
+                    source.strategy, source.partitions, source.senders
+                )
         self._merged = MergedWatermark(sources)
 
     @property
@@ -59,6 +62,11 @@ class WatermarkProgress:
         generated = {name: each.merged.channels() for name, each in self._generated.items()}
         return generated | {name: each.partitions() for name, each in self._arriving.items()}
 
+    @property
+    def ignored(self) -> dict[str, int]:
+        """By source, how many elements were of channels that do not count."""
+        return {name: each.ignored for name, each in self._sources.items()}
+
     def take(self, source: str, newest: NewestTimes) -> None:
         """Take records of a source, whose watermarks may also arrive: then its records do not count."""
         if source in self._generated:
@@ -66,26 +74,31 @@ class WatermarkProgress:
 
     def arrive(self, source: str, elements: ChannelElements) -> None:
         """Take the elements of a source together; the next poll returns what has changed."""
-        self._arriving[source].take(elements)
+        if source in self._generated:
+            self._generated[source].arrive(elements)
+        else:
+            self._arriving[source].take(elements)
 
     def follow(self, arrivals: Mapping[str, ChannelElements]) -> Iterator[tuple[str, int, Emitted]]:
         """Take the elements of a step, by source, one after the other.
+
+        The next poll returns what they change for sources that generate watermarks.
 
         Yields:
             The changes in order: the source, the number of the element, and what is emitted for it. The
             number is -1 if channels became active, which they do before the records of the step.
         """
-        followed = {name: each for name, each in arrivals.items() if name not in self._relays}
-        for name, elements in followed.items():
-            self._arriving[name].join(elements)
+        for name in arrivals.keys() & self._generated.keys():
+            self.arrive(name, arrivals[name])
+        followed = {
+            name: self._arriving[name].join(each) for name, each in arrivals.items() if name in self._arriving
+        }
         if emitted := self._merge(*followed):
             yield "", -1, emitted
-        for name in arrivals.keys() - followed.keys():
-            yield from ((name, k, (arrivals[name].element(k),)) for k in range(len(arrivals[name].status)))
         for name, elements in followed.items():
             for number, watermark_ms, idle in self._arriving[name].merged.follow(elements):
                 if emitted := self._emit({name: PartitionWatermark(watermark_ms, idle)}):
-                    yield name, number, emitted
+                    yield name, int(elements.numbers[number]), emitted
 
     def end_of_input(self) -> Emitted:
         """End every source that generates watermarks."""
@@ -95,7 +108,7 @@ class WatermarkProgress:
 
     def poll(self, now_ms: int) -> Emitted:
         """Advance processing time; returns what has changed."""
-        for each in self._generated.values():
+        for each in self._sources.values():
             each.poll(now_ms)
         return self.emit()
 
@@ -105,21 +118,20 @@ class WatermarkProgress:
 
     def wake_ms(self, now_ms: int) -> int | None:
         """When processing time alone may change the watermark or the status."""
-        times = (each.wake_ms(now_ms) for each in self._generated.values())
+        times = (each.wake_ms(now_ms) for each in self._sources.values())
         return min((time for time in times if time is not None), default=None)
 
     def restart(self) -> None:
         """After a restart of the query, begin time-outs anew, and emit the last watermark again."""
-        for each in self._generated.values():
+        for each in self._sources.values():
             each.restart()
         self._merged = MergedWatermark(self._merged.names)
 
     def snapshot(self) -> dict[str, Any]:
         """The state as JSON-able data."""
-        sources = self._generated | self._arriving
         return {
             "merged": self._merged.snapshot(),
-            "sources": {name: each.snapshot() for name, each in sources.items()},
+            "sources": {name: each.snapshot() for name, each in self._sources.items()},
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
@@ -129,12 +141,16 @@ class WatermarkProgress:
         names, self._merged = self._merged.names, MergedWatermark.restored(kept["merged"])
         self._merged.remove(set(self._merged.names) - set(names))
         self._merged.numbers(names)
-        for name, each in (self._generated | self._arriving).items():
+        for name, each in self._sources.items():
             if name in kept["sources"]:
                 each.restore(kept["sources"][name])
 
+    @property
+    def _sources(self) -> dict[str, GeneratedWatermarks | ArrivingWatermarks]:
+        return {**self._generated, **self._arriving}
+
     def _merge(self, *names: str) -> Emitted:
-        sources = self._generated | self._arriving
+        sources = self._sources
         found = {name: PartitionWatermark(sources[name].watermark_ms, sources[name].idle) for name in names}
         return self._emit(found)
 

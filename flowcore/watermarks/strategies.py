@@ -234,7 +234,7 @@ class WatermarkStrategy:
         if self.idle_after_ms is not None:
             parts.append(f"idle after {show_duration(self.idle_after_ms * MILLISECOND)}")
         if self.all_idle == "advance":
-            parts.append("with the clock while all are idle")
+            parts.append("with processing time while all are idle")
         if self.max_drift_ms is not None:
             parts.append(f"aligned within {show_duration(self.max_drift_ms * MILLISECOND)}")
         return ", ".join(parts)

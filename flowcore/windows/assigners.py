@@ -1,7 +1,7 @@
 """Window assigners: the windows that a record belongs to.
 
 An assigner is a pure function of one record and its time, which is the record's timestamp or processing time.
-Assigners of sessions give each record its own window; `flowcore.windows.merging` merges them.
+Assigners of sessions give each record its own window; `flowcore.windows.window` merges them.
 
 All times are integer milliseconds since the epoch, UTC.
 """

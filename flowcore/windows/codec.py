@@ -12,7 +12,7 @@ from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import StoredRecord
 from flowcore.windows.panes import replace_key
-from flowcore.windows.state import KeyState, Pane, WindowState
+from flowcore.windows.state import KeyState, Lifetime, Pane, WindowState
 from flowcore.windows.window import TimeWindow
 
 __all__ = [
@@ -87,7 +87,8 @@ def check_window_version(version: object) -> None:
 def window_state_layout(config: WindowConfig) -> str:
     """The name of the state layout: state with another layout cannot be restored."""
     merging = "sessions" if config.assigner.merging else "windows"
-    return f"{config.time}-time {merging} of {config.content_logic.layout}"
+    ttl = "" if config.ttl_ms is None else " with ttl"
+    return f"{config.time}-time {merging} of {config.content_logic.layout}{ttl}"
 
 
 def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
@@ -109,6 +110,7 @@ def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
                 "processing_timers": sorted(pane.processing_timers),
                 "firings": pane.firings,
                 "own": to_plain(pane.own),
+                **({} if pane.life is None else {"life": pane.life}),
             }
         )
     return {
@@ -135,5 +137,6 @@ def decode_window_key(written: Mapping[str, Any], state: WindowState, config: Wi
             processing_timers=set(entry["processing_timers"]),
             firings=entry["firings"],
             own=from_plain(entry["own"]),
+            life=Lifetime(*entry["life"]) if "life" in entry else None,
         )
     replace_key(state, from_plain(written["key"]), key_state, config)

@@ -5,17 +5,11 @@ from typing import Literal
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
-from flowcore.windows.assigners import EndOfStreamWindows, WindowAssigner
+from flowcore.windows import triggers
+from flowcore.windows.assigners import EndOfStreamWindows, GlobalWindows, WindowAssigner
 from flowcore.windows.contents import Accumulating, Buffering, ContentLogic
 from flowcore.windows.evictors import Evictor
 from flowcore.windows.functions import WindowFunction, WindowProcess
-from flowcore.windows.triggers import (
-    EndOfStreamTrigger,
-    EventTimeTrigger,
-    Never,
-    ProcessingTimeTrigger,
-    Trigger,
-)
 from flowcore.windows.window import TimeWindow
 
 __all__ = ["LateRecords", "WindowConfig", "WindowTime"]
@@ -38,6 +32,8 @@ class WindowConfig:
         allowed_lateness_ms: How long after its end a window takes late records. Each of them makes it emit
             again.
         late: What happens to later records.
+        ttl_ms: Global windows only: how long after its last record, in processing time, a key is kept. Its
+            next record begins a new window. None for ever.
 
     Raises:
         InvalidWindowError: The parameters contradict each other.
@@ -46,10 +42,11 @@ class WindowConfig:
     assigner: WindowAssigner
     function: WindowFunction
     time: WindowTime = "event"
-    trigger: Trigger | None = None
+    trigger: triggers.Trigger | None = None
     evictor: Evictor | None = None
     allowed_lateness_ms: int = 0
     late: LateRecords = "drop"
+    ttl_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.time not in ("event", "processing"):
@@ -64,6 +61,15 @@ class WindowConfig:
                 "before they are complete; pass zero or more"
             )
             raise InvalidWindowError(msg)
+        if self.ttl_ms is not None and type(self.assigner) is not GlobalWindows:
+            msg = (
+                f"ttl_ms={self.ttl_ms} with {self.assigner!r}: these windows are removed at their end, and "
+                "records would be lost before it; leave ttl out, or use global windows"
+            )
+            raise InvalidWindowError(msg)
+        if self.ttl_ms is not None and self.ttl_ms < 1:
+            msg = f"ttl_ms={self.ttl_ms} is not positive: no record would be kept; pass one or more"
+            raise InvalidWindowError(msg)
         if self.assigner.merging and not self.effective_trigger.mergeable:
             msg = (
                 f"{self.effective_trigger!r} with {self.assigner!r}: the trigger cannot continue when "
@@ -72,15 +78,15 @@ class WindowConfig:
             raise InvalidWindowError(msg)
 
     @property
-    def effective_trigger(self) -> Trigger:
+    def effective_trigger(self) -> triggers.Trigger:
         """The trigger, or the default of the assigner."""
         if self.trigger is not None:
             return self.trigger
         if isinstance(self.assigner, EndOfStreamWindows):
-            return EndOfStreamTrigger()
+            return triggers.EndOfStreamTrigger()
         if not self.assigner.bounded:
-            return Never()
-        return EventTimeTrigger() if self.time == "event" else ProcessingTimeTrigger()
+            return triggers.Never()
+        return triggers.EventTimeTrigger() if self.time == "event" else triggers.ProcessingTimeTrigger()
 
     @property
     def content_logic(self) -> ContentLogic:

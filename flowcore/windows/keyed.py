@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
+from flowcore.elements import RecordAttributes
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import key_by_name, to_key_values, to_python_values
-from flowcore.keyed.operator import StepOutputs
+from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.timers import TimerQueue
@@ -51,7 +51,6 @@ class RecordWindows:
     """Configuration of windows that process single records.
 
     Attributes:
-        name: The operator's name, for errors.
         config: What the windows do; values are mappings.
         keys: The key's columns; none for one key for all.
         key_of: Builds the key from their values.
@@ -61,6 +60,7 @@ class RecordWindows:
         timestamp: The column of the records' timestamps, a 64-bit integer.
         results: The schema of the output mappings.
         dead_letters: Writes dead letters for failures; None if a failure stops the query.
+        latest_only: Emit only the last of a window's results that the same records caused.
     """
 
     name: str
@@ -75,6 +75,7 @@ class RecordWindows:
     value_of: Callable[[dict[str, Any]], Any] = _unchanged
     record_of: Callable[[Any], Mapping[str, Any]] = _unchanged
     dead_letters: DeadLetters | None = None
+    latest_only: bool = False
     memory_factor: ClassVar[int] = 10
 
     @property
@@ -97,7 +98,7 @@ class RecordWindows:
         return _Group(self)
 
 
-class _Group:
+class _Group(KeyGroup):
     def __init__(self, context: RecordWindows) -> None:
         self._context = context
         self._operator = WindowOperator(context.config)
@@ -133,12 +134,6 @@ class _Group:
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         self._state.backlog = attributes.backlog
 
-    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
-        pass
-
-    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
-        out.markers.append(marker)
-
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """Stop isolating failures after a step without one."""
         if not self._failed:
@@ -146,7 +141,6 @@ class _Group:
         self._failed = False
 
     def isolate_failures(self) -> bool:
-        """See `flowcore.keyed.operator.SupportsFailureIsolation`."""
         if self._context.dead_letters is not None:
             self._isolating = IsolatingWindowOperator(self._context.config, self._result_batch)
         return self._isolating is not None
@@ -213,24 +207,14 @@ class _Group:
             with wrap_errors(self._context.name, _where):
                 return work(self._operator)
         seen = work(windows)
-        self._emit_dead_letters(windows.failed, out, batch)
-        windows.failed.clear()
-        return seen
-
-    def _emit_dead_letters(
-        self,
-        failed: Sequence[FailedRecord | FailedWindow],
-        out: StepOutputs,
-        batch: tuple[pa.RecordBatch, Sequence[KeyedRecord]] | None,
-    ) -> None:
         dead_letters, name = self._context.dead_letters, self._context.name
-        if dead_letters is None or not failed:
-            return
+        if dead_letters is None or not windows.failed:
+            return seen
         self._failed = True
         rows, records = batch or (pa.RecordBatch.from_pylist([], schema=self._context.rows), ())
         places = {id(record): place for place, record in enumerate(records)}
         failures = []
-        for each in failed:
+        for each in windows.failed:
             match each:
                 case FailedRecord(record, error):
                     wrapped = to_function_error(name, error, _describe_record(record))
@@ -246,12 +230,17 @@ class _Group:
                     }
                     failures.append(Failure(name, wrapped, content=content))
         out.rows(DEAD_LETTERS, dead_letters.build_rows(failures, rows))
+        windows.failed.clear()
+        return seen
 
     def _emit(self, seen: Emissions, out: StepOutputs) -> None:
         out.count("late_records", len(seen.late))
         out.count("dropped_records", seen.dropped_records)
-        if seen.results:
-            out.rows(RESULTS, self._result_batch(seen.results))
+        results: Sequence[WindowResult] = seen.results
+        if self._context.latest_only:
+            results = list({(each.key, each.window): each for each in results}.values())
+        if results:
+            out.rows(RESULTS, self._result_batch(results))
 
     def _result_batch(self, results: Sequence[WindowResult]) -> pa.RecordBatch:
         composite = len(self._context.keys) > 1

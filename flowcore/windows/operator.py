@@ -15,11 +15,10 @@ from flowcore.errors import ElementError, NoTimestampError
 from flowcore.keyed.timers import TimerQueue
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import StoredRecord
-from flowcore.windows.merging import plan_merge
 from flowcore.windows.panes import OpenPane, delete_if_empty, merge_panes, open_pane
 from flowcore.windows.state import Emissions, KeyedRecord, KeyState, Pane, WindowState, WindowTimer
 from flowcore.windows.triggers import TriggerResult
-from flowcore.windows.window import TimeWindow
+from flowcore.windows.window import TimeWindow, plan_merge
 
 __all__ = ["TimerHandler", "WindowOperator"]
 
@@ -83,7 +82,9 @@ class WindowOperator:
         while (due := queue.next_due(now_ms)) is not None:
             timer, time_ms = due
             opened = open_pane(state, timer.key, state.keys[timer.key], timer.window)
-            if timer.ends_window:
+            if timer.ends_window and not opened.has_ended(self.config):
+                opened.register_end(self.config)
+            elif timer.ends_window:
                 self._delete(state, opened)
             else:
                 timers_of(opened.pane).discard(time_ms)
@@ -119,6 +120,8 @@ class WindowOperator:
                 continue
             added = True
             self._logic.add(opened.pane.content, stored)
+            if self.config.ttl_ms is not None:
+                opened.renew(record.timestamp_ms)
             opened.register_end(self.config)
             result = self._trigger.on_element(record.value, record.timestamp_ms, opened)
             complete = self.config.has_lateness and opened.window.last_ms <= state.watermark_ms

@@ -9,9 +9,8 @@ from typing import Any
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import Accumulating, ContentLogic
 from flowcore.windows.functions import WindowContext, compute_outputs
-from flowcore.windows.merging import Merge, apply_merge
-from flowcore.windows.state import KeyState, Pane, WindowResult, WindowState, WindowTimer
-from flowcore.windows.window import TimeWindow
+from flowcore.windows.state import KeyState, Lifetime, Pane, WindowResult, WindowState, WindowTimer
+from flowcore.windows.window import Merge, TimeWindow, apply_merge
 
 __all__ = ["OpenPane", "copy_key", "delete_if_empty", "delete_key", "merge_panes", "open_pane", "replace_key"]
 
@@ -67,6 +66,20 @@ class OpenPane:
         end_ms = config.end_ms(self.window)
         if end_ms is not None:
             self._all.timers(config.time).add(self._timer(ends_window=True), end_ms, last=True)
+        expires_ms, timers = self._expires_ms(config), self._all.processing_timers
+        # One timer serves all records of a key; when it is due, a later one may be necessary.
+        if expires_ms is not None and not timers.times_of(self._timer(ends_window=True)):
+            timers.add(self._timer(ends_window=True), expires_ms)
+
+    def renew(self, timestamp_ms: int | None) -> None:
+        """Begin the time to live anew, for a record that was added."""
+        life = self.pane.life or Lifetime(self.clock_ms, self.clock_ms, None)
+        self.pane.life = life.renew(self.clock_ms, timestamp_ms)
+
+    def has_ended(self, config: WindowConfig) -> bool:
+        """Whether the window ends at the timer that is due: its time to live may have begun anew."""
+        expires_ms = self._expires_ms(config)
+        return expires_ms is None or expires_ms <= self.clock_ms
 
     def delete_timers(self, config: WindowConfig) -> None:
         """Delete all timers of the window, also the one at its end."""
@@ -77,6 +90,8 @@ class OpenPane:
         end_ms = config.end_ms(self.window)
         if end_ms is not None:
             self._all.timers(config.time).discard(self._timer(ends_window=True), end_ms)
+        if config.ttl_ms is not None:
+            self._all.processing_timers.discard_all(self._timer(ends_window=True))
 
     def fire(self, config: WindowConfig, logic: ContentLogic, *, is_late: bool) -> list[WindowResult]:
         """Emit; a window whose records are all evicted emits nothing."""
@@ -90,17 +105,27 @@ class OpenPane:
         values = compute_outputs(config.function, logic.inputs(pane.content), context)
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
-        return [WindowResult(self.key, value, self.window, pane.firings, is_late) for value in values]
+        window, newest_ms = self.window, None
+        if pane.life is not None:  # a key that begins anew has other record ids than before it expired
+            window, newest_ms = TimeWindow(pane.life.began_ms, window.end_ms), pane.life.newest_ms
+        return [WindowResult(self.key, value, window, pane.firings, is_late, newest_ms) for value in values]
 
     def clear(self, config: WindowConfig) -> None:
         """Call the function's ``clear`` and delete the window with its timers."""
         self.delete_timers(config)
         if config.function.then is not None:
             config.function.then.clear(self._context(config, is_late=False))
-        self.delete()
+        self.delete(config)
 
-    def delete(self) -> None:
+    def delete(self, config: WindowConfig) -> None:
+        """Delete the window; a time to live is that of the key's state, too."""
         del self.key_state.panes[self.key_state.windows.pop(self.window)]
+        if config.ttl_ms is not None:
+            self.key_state.own = {}
+
+    def _expires_ms(self, config: WindowConfig) -> int | None:
+        life = self.pane.life
+        return None if config.ttl_ms is None or life is None else life.used_ms + config.ttl_ms
 
     def _context(self, config: WindowConfig, *, is_late: bool) -> WindowContext:
         return WindowContext(
@@ -181,6 +206,7 @@ def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
                 processing_timers=set(pane.processing_timers),
                 firings=pane.firings,
                 own=copy.deepcopy(pane.own),
+                life=pane.life,
             )
             for window, pane in key_state.panes.items()
         },

@@ -14,7 +14,9 @@ from flowcore.keyed.timers import TimerQueue
 from flowcore.windows.contents import Content
 from flowcore.windows.window import TimeWindow, saturated
 
-__all__ = ["Emissions", "KeyState", "KeyedRecord", "Pane", "WindowResult", "WindowState", "WindowTimer"]
+__all__ = [
+    "Emissions", "KeyState", "KeyedRecord", "Lifetime", "Pane", "WindowResult", "WindowState", "WindowTimer",
+]  # fmt: skip
 
 
 class KeyedRecord(NamedTuple):
@@ -38,6 +40,7 @@ class WindowResult:
         firing: 1-based number of this firing of the window; a merged window continues from the highest number
             of its parts.
         is_late: A record that arrived after the window was complete made it emit.
+        newest_ms: The latest event time of a record, where a window that never ends has a time to live.
     """
 
     key: Any
@@ -45,10 +48,11 @@ class WindowResult:
     window: TimeWindow
     firing: int
     is_late: bool
+    newest_ms: int | None = None
 
     @property
     def timestamp_ms(self) -> int:
-        return self.window.last_ms
+        return self.window.last_ms if self.newest_ms is None else self.newest_ms
 
     @property
     def window_start_ms(self) -> int:
@@ -90,6 +94,25 @@ class WindowTimer(NamedTuple):
     ends_window: bool
 
 
+class Lifetime(NamedTuple):
+    """The times of the records of a window that expires.
+
+    Attributes:
+        began_ms: The processing time of the first record.
+        used_ms: The processing time of the last record.
+        newest_ms: The latest event time of a record; None if none has one.
+    """
+
+    began_ms: int
+    used_ms: int
+    newest_ms: int | None
+
+    def renew(self, clock_ms: int, timestamp_ms: int | None) -> Lifetime:
+        """The times with another record."""
+        known = [time_ms for time_ms in (self.newest_ms, timestamp_ms) if time_ms is not None]
+        return Lifetime(self.began_ms, clock_ms, max(known, default=None))
+
+
 @dataclass(slots=True)
 class Pane:
     """State of one window.
@@ -100,6 +123,7 @@ class Pane:
         event_timers: Times of its trigger's event-time timers.
         processing_timers: Times of its trigger's processing-time timers.
         own: The process function's state of this window.
+        life: The times of its records, if they have a time to live.
     """
 
     content: Content = field(default_factory=list)
@@ -108,6 +132,7 @@ class Pane:
     processing_timers: set[int] = field(default_factory=set)
     firings: int = 0
     own: dict[str, Any] = field(default_factory=dict)
+    life: Lifetime | None = None
 
 
 @dataclass(slots=True)

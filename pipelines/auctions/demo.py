@@ -163,8 +163,7 @@ def _second_flow(context: Context, servers: str, sent: pa.Table) -> dict[str, ve
     batch = {"execution.max-records-per-batch": max(sent.num_rows // 10, 1)}
     settings = Settings.of(batch, file=CHECKOUT / "deploy" / "settings.toml")
     plan = plan_flow(activity_flow, "slice", settings)
-    if plan.live:
-        prepare_topics(plan.live, settings)
+    prepare_topics(plan, settings)
     with LiveRun(plan, Context(context.spark, settings, plan.flow)) as run:
         run.wait()
     windows, late, totals = (list(read_values(servers, topic)) for topic in (ACTIVITY, LATE, TOTALS))
@@ -303,7 +302,7 @@ def _folder() -> Iterator[Path]:
     try:
         home = folder / "dagster"
         home.mkdir()
-        shutil.copy(Path(__file__).parents[2] / "deploy" / "dagster.yaml", home)
+        shutil.copy(Path(__file__).parents[2] / "flowcore" / "dagster" / "dagster.yaml", home)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -30,12 +30,13 @@ _TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.1
 _SENT: Final = pa.schema({"sent_us": pa.int64()})
 _CONSUMER: Final = {"group.id": "readers", "enable.auto.commit": False, "log_level": 0}  # errors are raised
+_EOF: Final = {"enable.partition.eof": True}  # the last offsets may be markers of transactions
 
 
 def read_messages(
     bootstrap_servers: str, topic: str, since: Mapping[int, int] | None = None
 ) -> Iterator[list[Message]]:
-    """Yield all messages that a topic holds now, in the order of each partition.
+    """Yield all committed messages that a topic holds now, in the order of each partition.
 
     Args:
         bootstrap_servers: Address of the broker.
@@ -47,7 +48,7 @@ def read_messages(
     """
     ends = end_offsets(bootstrap_servers, topic)
     offsets = {partition: (since or {}).get(partition, 0) for partition in ends}
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **_CONSUMER})
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **_CONSUMER, **_EOF})
     try:
         consumer.assign(
             [TopicPartition(topic, each, offset) for each, offset in offsets.items() if offset < ends[each]]
@@ -55,17 +56,22 @@ def read_messages(
         while left := sum(max(end - offsets[partition], 0) for partition, end in ends.items()):
             # A client that is asked for more messages than there are waits for them.
             found = consumer.consume(min(left, _READ_RECORDS), timeout=_TIMEOUT_S)
-            messages = [message for message in found if message.error() is None]
-            if not messages:
+            answers = [message for message in found if message.error() is None or _is_end(message)]
+            if not answers:
                 msg = f"topic {topic!r} at {bootstrap_servers} stopped answering with {left:,} messages left"
                 raise BrokerError(msg)
-            for message in messages:
+            for message in answers:
                 partition, offset = message.partition(), message.offset()
                 if partition is not None and offset is not None:
-                    offsets[partition] = offset + 1
-            yield messages
+                    offsets[partition] = ends[partition] if _is_end(message) else offset + 1
+            yield [message for message in answers if message.error() is None]
     finally:
         consumer.close()
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - librdkafka's name
 
 
 def read_values(

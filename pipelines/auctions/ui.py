@@ -20,7 +20,7 @@ from flowcore.kafka.broker import free_port
 __all__ = ["serve_ui"]
 
 CHECKOUT = Path(__file__).parents[2]
-LONGEST_START_S = 120.0
+LONGEST_START_S = 300.0
 LONGEST_END_S = 60.0
 ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE, DagsterRunStatus.SUCCESS}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ CLAIMED = {
     "bundle": 1,
     "checkpoint-interval": 3,
     "flush": 18,
+    "join": 15 + 11,
     "serializer": 6,
     "session-merge": 6,
     "watermarks": 13,
@@ -45,6 +47,17 @@ def test_transcript_agrees(transcript: Transcript) -> None:
 
     assert outcome.disagreement is None
     assert outcome.steps == len(transcript.steps)
+
+
+JOINS = [each for each in REPLAYED if each.kind == "join"]
+
+
+@pytest.mark.parametrize("transcript", JOINS, ids=lambda transcript: transcript.path.stem)
+def test_transcript_of_a_join_agrees_with_restarts_between_all_steps(transcript: Transcript) -> None:
+    """Nothing is only in the memory of a worker."""
+    steps = tuple(each for step in transcript.steps for each in (step, {"restart": True}))
+
+    assert replay_transcript(replace(transcript, steps=steps)).disagreement is None
 
 
 @pytest.mark.parametrize("kind", CLAIMED)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowcore.backlog import (
     LEAST_RECORDS,
-    ChannelStatus,
+    BacklogProgress,
     CheckpointInterval,
-    QueryInputs,
+    MergedBacklog,
     Thresholds,
     batch_records,
-    open_channels,
-    receive,
 )
+from flowcore.channels import MOST_SENDERS
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 
@@ -28,9 +28,9 @@ NONE_IN_BACKLOG = CheckpointInterval(10_000, backlog_interval_ms=0)
 
 
 def _emitted(channels: int, *reports: tuple[int, bool]) -> list[bool | None]:
-    status, emitted = open_channels(channels), []
+    merged, emitted = MergedBacklog(map(str, range(channels))), []
     for channel, backlog in reports:
-        status, now = receive(status, channel, RecordAttributes(backlog))
+        now = merged.receive(str(channel), backlog=backlog)
         emitted.append(None if now is None else now.backlog)
     return emitted
 
@@ -68,24 +68,84 @@ def test_channels_emit_the_combination(channels: int, reports: list[tuple[int, b
             assert last is False
 
 
-@pytest.mark.parametrize("channel", [-1, 2])
-def test_channels_refuse_an_unknown_channel(channel: int) -> None:
-    """An unknown channel would be counted as another one."""
-    with pytest.raises(ConfigurationError, match=f"channel {channel} is not one of 2"):
-        receive(open_channels(2), channel, RecordAttributes(backlog=True))
+def test_ended_channel_leaves_the_status_to_the_others() -> None:
+    """Its backlog is over, and nobody waits for its report; the end alone is not a status."""
+    merged = MergedBacklog(["0", "1", "2"])
+
+    assert merged.receive("0", backlog=None) is None
+    assert merged.receive("1", backlog=True) == RecordAttributes(backlog=True)
+    assert merged.receive("2", backlog=False) is None
+    assert merged.receive("1", backlog=None) == RecordAttributes(backlog=False)
+    assert merged.receive("2", backlog=None) is None
 
 
-def test_channels_refuse_a_count_of_zero() -> None:
-    """Without channels no status would ever be emitted."""
-    with pytest.raises(ConfigurationError, match="channels=0 is not positive"):
-        open_channels(0)
+def test_senders_to_a_partition_are_channels() -> None:
+    """A partition is unknown until the first of them reports; two flows may write to one topic."""
+    merged = MergedBacklog(["0", "1"])
+    merged.receive("0/a", backlog=True)
+    merged.receive("0/b", backlog=False)
+    merged.receive("1/a", backlog=False)
+
+    assert merged.receive("0/a", backlog=False) == RecordAttributes(backlog=False)
 
 
-def test_channels_are_plain_values() -> None:
-    """They can be stored and compared."""
-    status, _ = receive(open_channels(2), 0, RecordAttributes(backlog=True))
+def test_first_senders_of_a_partition_count() -> None:
+    """Those that came first are heard among many others; one that has ended leaves its place."""
+    merged = MergedBacklog(["0"])
+    for number in range(MOST_SENDERS):
+        merged.receive(f"0/{number}", backlog=False)
+    assert merged.receive("0/forged", backlog=True) is None
+    kept = json.loads(json.dumps(merged.snapshot(["0"])))
+    merged = MergedBacklog.restored(kept, ["0"])
+    assert [merged.receive(f"0/forged-{number}", backlog=True) for number in range(100)] == [None] * 100
+    assert merged.receive("0/7", backlog=True) == RecordAttributes(backlog=True)
+    assert merged.receive("0/7", backlog=None) == RecordAttributes(backlog=False)
+    assert merged.receive("0/later", backlog=True) == RecordAttributes(backlog=True)
 
-    assert status == ChannelStatus((True, None), emitted=True)
+
+def test_channels_that_are_no_longer_declared_do_not_count() -> None:
+    """The others decide with their next report."""
+    progress = BacklogProgress({"s": ["0", "1"]})
+    progress.receive("s", "0/eve", backlog=True)
+    progress.receive("s", "1/a", backlog=False)
+    kept = json.loads(json.dumps(progress.snapshot()))
+    declared = BacklogProgress({"s": ["0", "1"]}, (), {"s": ["a"]})
+    declared.restore(kept)
+
+    assert declared.receive("s", "0/eve", backlog=True) is None
+    assert declared.receive("s", "0/a", backlog=False) == RecordAttributes(backlog=False)
+
+
+def test_operator_is_in_backlog_while_any_input_is() -> None:
+    """An input that never reports does not hold the status, and an ignored one does not count."""
+    progress = BacklogProgress({"": [""], "a": ["0", "1"], "b": ["0"], "c": ["0"]}, ignored=["c"])
+
+    emitted = [
+        progress.receive("", "", backlog=True),
+        progress.receive("c", "0", backlog=True),
+        progress.receive("a", "0", backlog=True),
+        progress.receive("", "", backlog=False),
+        progress.receive("a", "0", backlog=False),
+        progress.receive("a", "1", backlog=False),
+    ]
+
+    assert emitted == [RecordAttributes(backlog=True), *[None] * 4, RecordAttributes(backlog=False)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["0", "1", "1/x"]), st.none() | st.booleans()))
+)
+@example([("a", "0", True), ("a", "1", None), ("a", "0", False)])
+def test_backlog_progress_survives_restarts(reports: list[tuple[str, str, bool | None]]) -> None:
+    """What is emitted does not depend on restarts, nor on whether the state is written in its short form."""
+    inputs = {"a": ["0", "1"], "b": ["0"]}
+    progress = restarted = BacklogProgress(inputs)
+    for source, channel, backlog in reports:
+        kept = json.loads(json.dumps(restarted.snapshot()))
+        restarted = BacklogProgress(inputs)
+        restarted.restore(kept)
+        emitted = progress.receive(source, channel, backlog=backlog)
+        assert restarted.receive(source, channel, backlog=backlog) == emitted
 
 
 @pytest.mark.parametrize(
@@ -114,13 +174,15 @@ def test_checkpoint_interval_of_backlog_may_be_equal_or_none() -> None:
 
 def test_inputs_are_backlog_while_a_result_is_pending() -> None:
     """Pending results count as backlog; after their commit the sources decide, once all have reported."""
-    inputs = QueryInputs(["a", "b"], ["bids"])
+    inputs = MergedBacklog(["a", "b", "bids"])
+    inputs.receive("a", backlog=True)
+    inputs.receive("b", backlog=True)
 
     emitted = [
-        inputs.update("bids", backlog=False),
-        inputs.update("a", backlog=False),
-        inputs.update("b", backlog=False),
-        inputs.update("bids", backlog=True),
+        inputs.receive("bids", backlog=False),
+        inputs.receive("a", backlog=False),
+        inputs.receive("b", backlog=False),
+        inputs.receive("bids", backlog=True),
     ]
 
     assert emitted == [None, None, RecordAttributes(backlog=False), RecordAttributes(backlog=True)]
@@ -129,8 +191,8 @@ def test_inputs_are_backlog_while_a_result_is_pending() -> None:
 
 def test_inputs_have_no_status_until_every_source_has_reported() -> None:
     """A query without joined results starts with an unknown backlog status."""
-    inputs = QueryInputs([], ["bids", "asks"])
-    inputs.update("bids", backlog=False)
+    inputs = MergedBacklog(["bids", "asks"])
+    inputs.receive("bids", backlog=False)
 
     assert inputs.backlog is None
 

@@ -4,6 +4,8 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+import pytest
+
 import flowcore
 import pipelines
 
@@ -23,3 +25,11 @@ def test_no_module_takes_the_place_of_a_public_name() -> None:
     ]
 
     assert hidden == []
+
+
+def test_public_names_are_imported_when_they_are_used() -> None:
+    """Each one is found, and a wrong name is an error as of any module."""
+    assert {name for name in flowcore.__all__ if getattr(flowcore, name).__name__ != name} == set()
+    assert set(flowcore.__all__) <= set(dir(flowcore))
+    with pytest.raises(AttributeError, match="module 'flowcore' has no attribute 'Kafka'"):
+        flowcore.Kafka  # noqa: B018

@@ -18,9 +18,11 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel's content of site-packages."""
+    """A folder with the wheel's content of site-packages, made by the command of the README."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    (line,) = re.findall(r"^python (-m pip wheel .*?) +#", (CHECKOUT / "README.md").read_text(), re.MULTILINE)
+    # The environment of the tests has what builds it, so that nothing is downloaded.
+    command = [sys.executable, *line.replace(" dist ", f" {folder} ").split(), "--no-build-isolation"]
     subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -37,6 +39,27 @@ def test_wheel_carries_every_file_of_the_package(installed: Path) -> None:
 
     assert "flowcore/installation/ivy.xml" in tracked.stdout
     assert missing == []
+
+
+def test_wheel_writes_the_configuration_of_dagster(installed: Path, tmp_path: Path) -> None:
+    """One that was changed is kept."""
+    home = tmp_path / "dagster"
+    code = (
+        f"import sys; sys.path.insert(0, {str(installed)!r})\n"
+        f"sys.argv = ['flowcore', 'setup', '--dagster-home', {str(home)!r}]\n"
+        "from flowcore.cli.main import main; main()"
+    )
+
+    def write() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-c", code]
+        return subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+
+    found = [write(), write()]
+    assert [each.returncode for each in found] == [0, 0], found[0].stderr
+    assert (home / "dagster.yaml").read_text() == (CHECKOUT / "flowcore/dagster/dagster.yaml").read_text()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: true}")
+    assert "is there and differs" in write().stderr
+    assert (home / "dagster.yaml").read_text() == "telemetry: {enabled: true}"
 
 
 def test_wheel_installs_one_top_level_package(installed: Path) -> None:

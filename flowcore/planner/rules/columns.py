@@ -14,7 +14,7 @@ __all__ = ["find_used_columns", "trace_columns"]
 def find_used_columns(
     operators: Sequence[Operator], ends: Collection[Operator] = ()
 ) -> Mapping[Operator, frozenset[str]]:
-    """The output columns of each operator that its readers use; of ``ends`` all columns are used.
+    """The output columns of each operator that its readers use; of ``ends``, such as buffers, all are used.
 
     ``operators`` has inputs before readers.
     """

@@ -15,7 +15,7 @@ from itertools import product, zip_longest
 
 from flowcore.api.node import KeptState
 from flowcore.api.operators import Operator
-from flowcore.planner.model import LiveQuery, find_depths
+from flowcore.planner.model import LiveQuery
 
 __all__ = ["CheckpointNeeds", "derive_needs", "find_differences"]
 
@@ -46,10 +46,10 @@ class CheckpointNeeds:
 
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
     """What a query needs in its checkpoint."""
-    topics = [topic.name for source in query.sources if (topic := source.topic) is not None]
-    depths = find_depths(query.operators)
+    topics = [topic.name for topic in query.topics_read]
+    depths = query.depths
     states = tuple(
-        state for node in query.operators if (state := _state(node, query, max(depths[node], 1))) is not None
+        state for node in query.operators if (state := _state(node, query, depths[node])) is not None
     )
     backlog = [_BACKLOG] if any(state.depth for state in states) else []
     return CheckpointNeeds((*topics, *backlog), states)

@@ -1,23 +1,43 @@
-"""What happens to a record for which a user's function raises.
+"""What happens to a record for which a user's function raises, or that has no event time where it needs one.
 
 The record's message goes to the dead letters of its source and the query continues, unless the source
 declares ``on_error="fail"`` or the message cannot leave the query unchanged. A key group has no messages: its
 dead letters hold the function's input.
 """
 
+from collections.abc import Mapping
+
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import MapBatches, Operator, PythonOperator, Read, StatefulOperator
-from flowcore.planner.model import BoundedStage, LiveQuery, find_live_sources
+from flowcore.api.operators import (
+    Deduplicate,
+    EventTimeSort,
+    MapBatches,
+    Operator,
+    PythonOperator,
+    Read,
+    StatefulOperator,
+    WithEventTime,
+)
+from flowcore.planner.model import BoundedStage, LiveQuery
+from flowcore.planner.ways import find_live_sources
 
-__all__ = ["decide_failure", "select_dead_letter_sources"]
+__all__ = ["decide_failures", "select_dead_letter_sources"]
 
 
-def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
-    """``"dead letter"``, or what the failure stops; None for an operator without a user's function."""
+def decide_failures(runs: BoundedStage | LiveQuery) -> Mapping[Operator, Decision]:
+    """What happens to a record that fails, for each operator that calls functions or assigns event time."""
+    found = ((node, _decide_failure(node, runs)) for node in runs.operators)
+    return {node: decision for node, decision in found if decision is not None}
+
+
+def _decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
+    """``"dead letter"``, or what the failure stops; None for an operator for which no record can fail."""
+    if isinstance(node, WithEventTime) and isinstance(runs, LiveQuery):
+        return _decide_for_message(node, runs)
     if not node.calls_user_functions:
         return None
     if isinstance(runs, BoundedStage):
-        return Decision("stops the stage", ("a result is complete, or it is none",))
+        return Decision("stops the stage", ("a stage commits a complete result or nothing",))
     if isinstance(node, StatefulOperator):
         return _decide_in_key_group(node, runs, "the function's input")
     batched = [each.name for each in node.upstream if isinstance(each, MapBatches) and not each.bounded]
@@ -27,20 +47,12 @@ def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision |
     process = next((chain.process for chain in runs.chains if node in chain.operators), None)
     if process is not None:
         return _decide_in_key_group(node, runs, f"what {process.name} had emitted for it")
-    states = [each.name for each in node.upstream if isinstance(each, StatefulOperator) and not each.bounded]
+    keyed = (each for each in runs.keyed if not isinstance(each, Deduplicate | EventTimeSort))
+    states = [each.name for each in keyed if each in node.upstream and each is not node]
     if states:
-        return _stops_query(f"{states[-1]} made its record, so that no message is bad", _split_at(node))
-    sources = find_live_sources([node])
-    strict = [each.name for each in sources if (topic := each.topic) and topic.on_error == "fail"]
-    if len(strict) == len(sources):
-        return _stopped_by_topic(strict)
-    if not runs.dead_letters:
-        return _stops_query(
-            f"no bad record can leave it, as {' and '.join(runs.split.reasons)}", _split_at(node)
-        )
-    topics = ", ".join(f"{each.name}.dead-letter" for each in sources if each in runs.dead_letters)
-    but = (f"records of {', '.join(strict)} stop it, as on_error='fail' says",) if strict else ()
-    return Decision("dead letter", (f"the message goes to {topics} unchanged", *but))
+        why = f"{states[-1]} made its record, so that no message is bad"
+        return _stops_query(why, _cut("upstream of", node))
+    return _decide_for_message(node, runs)
 
 
 def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
@@ -52,17 +64,32 @@ def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
     return tuple(each for each in query.sources if (topic := each.topic) and topic.on_error != "fail")
 
 
+def _decide_for_message(node: Operator, query: LiveQuery) -> Decision:
+    sources = find_live_sources([node])
+    strict = [each.name for each in sources if (topic := each.topic) and topic.on_error == "fail"]
+    if len(strict) == len(sources):
+        return _stopped_by_topic(strict)
+    if not query.dead_letters:
+        why = f"no bad record can leave it, as {' and '.join(query.split.reasons)}"
+        before = [each for each in node.inputs[0].upstream if not each.bounded]
+        alone = any(each.keeps_state or each.takes_whole_frame for each in before)
+        return _stops_query(why, _cut("upstream of" if alone else "downstream of", node))
+    topics = ", ".join(each.dead_letter for each in sources if each in query.dead_letters)
+    but = (f"records of {', '.join(strict)} stop it, as on_error='fail' says",) if strict else ()
+    return Decision("dead letter", (f"the message goes to {topics} unchanged", *but))
+
+
 def _decide_in_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
-    with_dead_letters = select_dead_letter_sources(query)
+    with_dead_letters = query.key_group_dead_letters
     sources = find_live_sources([node])
     strict = [each.name for each in sources if each not in with_dead_letters]
     if len(strict) == len(sources):
         files = [sink.name for sink in query.sinks if sink.topic is None]
         if files:
             why = f"{files[0]} writes files, so nothing but its records can leave the query"
-            return _stops_query(why, _split_at(node))
+            return _stops_query(why, _cut("downstream of", node))
         return _stopped_by_topic(strict)
-    topics = ", ".join(f"{each.name}.dead-letter" for each in sources if each in with_dead_letters)
+    topics = ", ".join(each.dead_letter for each in sources if each in with_dead_letters)
     which = f"records of {', '.join(strict)}, timers and windows stop it, as on_error='fail' says"
     undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
     return Decision("dead letter", (f"{content} goes to {topics}{undone}", *([which] if strict else [])))
@@ -78,5 +105,5 @@ def _stopped_by_topic(strict: list[str]) -> Decision:
     )
 
 
-def _split_at(node: Operator) -> str:
-    return f"write the output of {node.name} to a topic, and read that in another flow"
+def _cut(place: str, node: Operator) -> str:
+    return f"cut the flow {place} {node.name} with .through('topic')"

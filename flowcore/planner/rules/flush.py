@@ -6,24 +6,24 @@ Output is buffered if its operator has an interval, is idempotent, and has a key
 - *The trigger*: batches as far apart as the interval. Spark's own aggregate emits once for each key and
   batch, and its input waits in its topic.
 - *A buffer by key group*: where input must be processed at once, because it moves watermarks and timers, or
-  where nothing else keeps one record for each key. Windows and process functions each have their own. The
-  buffer of any other function is an operator with state itself, and a query has it only where no other
-  operator keeps state.
+  where nothing else keeps one record for each key. That of windows and process functions is in their own key
+  groups. That of any other function is an operator by key group itself.
 
 Delays do not add up: a downstream operator emits with the upstream flush, or soon after it.
 
 Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, StatefulOperator
+from flowcore.api.decisions import Decision, Obstacle
+from flowcore.api.operators import Operator, StatefulOperator, WithEventTime
 from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
 from flowcore.planner.model import Flush, LiveQuery
+from flowcore.planner.rules.channels import find_channel_obstacles
 from flowcore.planner.rules.flush_chains import (
     Arrival,
     TopicAddress,
@@ -35,7 +35,6 @@ from flowcore.planner.rules.flush_chains import (
     order_by_topics,
 )
 from flowcore.planner.rules.flush_reasons import (
-    ONE_STATE,
     explain_arrival,
     explain_key_groups,
     explain_off,
@@ -44,9 +43,10 @@ from flowcore.planner.rules.flush_reasons import (
     interval_of,
     show_ms,
 )
+from flowcore.planner.ways import find_ways
 from flowcore.settings import Settings
 
-__all__ = ["decide_flushes", "find_own_buffer", "select_buffered"]
+__all__ = ["decide_flushes", "select_buffered"]
 
 
 def select_buffered(operators: Iterable[Operator], settings: Settings) -> frozenset[Operator]:
@@ -54,17 +54,6 @@ def select_buffered(operators: Iterable[Operator], settings: Settings) -> frozen
     return frozenset(
         node for node in operators if interval_of(node, settings) and node.flush_obstacle() is None
     )
-
-
-def find_own_buffer(path: Iterable[Operator], buffered: Container[Operator]) -> Operator | None:
-    """The Python function upstream of a sink that needs a buffer of its own.
-
-    It is the first one that is buffered, where no operator keeps state.
-    """
-    live = [node for node in path if not node.bounded]
-    if any(node.keeps_state for node in live):
-        return None
-    return next((node for node in live if node in buffered), None)
 
 
 def decide_flushes(queries: tuple[LiveQuery, ...], settings: Settings) -> tuple[LiveQuery, ...]:
@@ -101,12 +90,12 @@ def _decide_flush(
         change = "leave the mode to the plan, or ask for micro-batch"
         return Flush(node, "off", Decision("off", (why,), (change,)))
     first = _find_upstream_flush(node, decided)
-    if first is not None:
-        decision = explain_upstream(node, first, settings)
+    obstacle = next(_find_buffer_obstacles(node, query, decided), None)
+    if first is not None and (obstacle or interval_between(first, decided) >= interval_of(node, settings)):
+        decision = explain_upstream(node, first, settings, obstacle)
         return Flush(node, "with", decision, node.buffer_key, first.config, first.operator)
-    state = next((each for each in query.operators if each.keeps_state and each is not node), None)
-    if state is not None and not isinstance(node, StatefulOperator):
-        return _refuse_second_state(node, state)
+    if obstacle is not None:
+        return _refuse_buffer(node, obstacle)
     config = _buffer_config(node, settings)
     if not node.emits_once_a_batch:
         return _buffer_by_key_group(node, query, config, decided, settings)
@@ -144,15 +133,45 @@ def _find_upstream_flush(node: Operator, decided: Mapping[Operator, Flush]) -> F
     return None
 
 
-def _refuse_second_state(node: Operator, state: Operator) -> Flush:
-    place = "downstream" if node in state.upstream else "upstream"
-    why = f"a buffer would be state, and {state.name} {place} keeps some: {ONE_STATE}"
-    change = f"write what {node.name} reads to a topic, and read that in another flow"
+def _find_buffer_obstacles(
+    node: Operator, query: LiveQuery, decided: Mapping[Operator, Flush]
+) -> Iterator[Obstacle]:
+    """What a buffer of its own, as an operator by key group, cannot share a query with."""
+    if node.emits_once_a_batch or isinstance(node, StatefulOperator):
+        return
+    for each in query.operators:
+        own_query = each.keeps_state and not isinstance(each, StatefulOperator)
+        if each in node.upstream and (own_query or each.takes_whole_frame):
+            kind = "is Spark's own aggregate" if own_query else "is a DataFrame function"
+            yield _obstacle(node, f"{each.name} upstream {kind}", before=True)
+        if isinstance(each, WithEventTime) and node in each.upstream:
+            # The channels of a buffer's output are key groups, not partitions.
+            yield _obstacle(node, f"{each.name} downstream makes watermarks of partitions", before=False)
+    known = {each for each, flush in decided.items() if flush.way == "key-groups"}
+    keyed = [each for each in query.operators if each in known or isinstance(each, StatefulOperator)]
+    for reader in (node, *keyed):
+        if reader is node or node in find_ways(reader, [*keyed, node]):
+            for why in find_channel_obstacles(reader, [*keyed, node]):
+                yield _obstacle(node, why, before=reader is node)
+
+
+def _obstacle(node: Operator, why: str, *, before: bool) -> Obstacle:
+    place = "upstream" if before else "downstream"
+    return Obstacle(
+        f"a buffer would be state by key group, and {why}",
+        f"cut the flow {place} of {node.name} with .through('topic')",
+    )
+
+
+def _refuse_buffer(node: Operator, obstacle: Obstacle) -> Flush:
     if node.flush_ms:
         interval = show_ms(node.flush_ms)
-        msg = f"operator {node.name!r}: flush={interval}, and {why}; {change}, or leave flush out"
+        msg = (
+            f"operator {node.name!r}: flush={interval}, and {obstacle.why}; {obstacle.change}, or leave "
+            "flush out"
+        )
         raise PlanError(msg)
-    return Flush(node, "off", Decision("off", (why,), (change,)))
+    return Flush(node, "off", Decision("off", (obstacle.why,), (obstacle.change,)))
 
 
 def _buffer_config(node: Operator, settings: Settings) -> BufferOutput:

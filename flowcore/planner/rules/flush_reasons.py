@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from flowcore.api.decisions import Decision
+from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.operators import Operator, PythonOperator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.flush.config import BufferOutput
@@ -11,7 +11,6 @@ from flowcore.planner.rules.flush_chains import Arrival
 from flowcore.settings import Settings
 
 __all__ = [
-    "ONE_STATE",
     "explain_arrival",
     "explain_interval",
     "explain_key_groups",
@@ -22,7 +21,6 @@ __all__ = [
     "show_ms",
 ]
 
-ONE_STATE = "a query has a buffer of a function only where no operator keeps state"
 _MAX_INTERVAL = "execution.flush.max-interval"
 
 
@@ -58,17 +56,17 @@ def explain_off(node: Operator, query: LiveQuery, settings: Settings) -> Decisio
     return Decision("off", tuple(reasons), tuple(change))
 
 
-def explain_upstream(node: Operator, first: Flush, settings: Settings) -> Decision:
-    """Output that is emitted with the flush of an upstream operator."""
+def explain_upstream(node: Operator, first: Flush, settings: Settings, obstacle: Obstacle | None) -> Decision:
+    """Output that is emitted with the flush of an upstream operator; ``obstacle`` to a buffer of its own."""
     name, wanted_ms = first.operator.name, interval_of(node, settings)
     reasons = [
         explain_interval(node, settings),
-        f"what it reads leaves {name} {first.decision.value}",
+        f"{name} emits its input {first.decision.value}",
         "one record gives at most one of the same key, so it emits once an interval too",
     ]
-    if first.config is None or (first.config.interval_ms or 0) >= wanted_ms:
+    if obstacle is None or first.config is None or (first.config.interval_ms or 0) >= wanted_ms:
         return Decision(f"with {name}", tuple(reasons))
-    reasons.append(f"a longer interval would need a buffer of its own, and {ONE_STATE}")
+    reasons.append(f"a longer interval would need a buffer of its own; {obstacle.why}")
     return Decision(f"with {name}", tuple(reasons), (f"give {name} flush={show_ms(wanted_ms)}",))
 
 
@@ -107,7 +105,7 @@ def explain_key_groups(
     reasons = [
         explain_interval(node, settings),
         _explain_key(node),
-        "nothing in the query keeps one record for each key"
+        "its function keeps no record from batch to batch"
         if isinstance(node, PythonOperator)
         else "its input is processed at once, as that moves its watermarks and timers",
         f"in backlog when that is gone, and not before {setting}"
@@ -126,7 +124,7 @@ def explain_key_groups(
             return Decision(f"every {show_ms(config.interval_ms)}, by key group", tuple(reasons))
         name = first.operator.name
         reasons.append(
-            f"what it reads leaves {name} {first.decision.value}: a control element follows each flush of "
+            f"{name} emits its input {first.decision.value}: a control element follows each flush of "
             f"{name}, and what belongs to it is gathered for a tenth of the interval"
         )
         return Decision(f"{show_ms(config.gather_ms)} after {name}, by key group", tuple(reasons))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.functions import is_rich
 from flowcore.api.operators import Map, Operator, PythonOperator, Where, Write
-from flowcore.planner.model import find_upstream
+from flowcore.planner.ways import find_upstream
 
 __all__ = ["push_filters"]
 

@@ -2,9 +2,9 @@
 
 Branches that share a source share a query, so that the source is read and parsed once: those that can run
 in real time share one query, and those that need micro-batches another. The split does not depend on the
-mode that was asked for, because a checkpoint is of a query. Spark's own aggregate, a DataFrame function, the
-buffer of a Python function and a sink of files have a query of their own. The bad records of a source leave
-through exactly one query.
+mode that was asked for, because a checkpoint is of a query. Spark's own aggregate, a DataFrame function and a
+sink of files have a query of their own. A cut (`Stream.through`) ends a query, and begins the next one. The
+bad records of a source leave through exactly one query.
 
 In a query, all operators with state of the same depth are one exchange: records are shuffled to their key
 groups once.
@@ -14,16 +14,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import MapBatches, Operator, PythonOperator, Read, StatefulOperator, Write
+from flowcore.api.operators import Operator, PythonOperator, Read, StatefulOperator, WithEventTime, Write
 from flowcore.errors import PlanError
-from flowcore.planner.model import LiveQuery, LiveStage, Mode, find_live_sources, find_upstream, find_ways
-from flowcore.planner.rules.flush import find_own_buffer, select_buffered
+from flowcore.planner.model import LiveQuery, LiveStage, Mode
+from flowcore.planner.rules.channels import find_channel_obstacles
+from flowcore.planner.rules.execution import choose_mode
+from flowcore.planner.rules.flush import select_buffered
 from flowcore.planner.rules.flush_reasons import explain_interval
-from flowcore.planner.rules.modes import choose_mode
+from flowcore.planner.ways import count_cuts, find_live_sources, find_upstream
 from flowcore.settings import Settings
-from flowcore.watermarks.strategies import PeriodicFunction
 
-__all__ = ["build_live_stage"]
+__all__ = ["build_live_stage", "explain_exchanges"]
+
+
+def explain_exchanges(query: LiveQuery) -> Decision:
+    """Why a query is one of its own, with its exchanges if operators share one or follow each other."""
+    exchanges = [" and ".join(node.name for node in each) for each in query.exchanges]
+    if len(query.keyed) in (0, 1):
+        return query.split
+    count = {1: "one exchange", 2: "two exchanges"}.get(len(exchanges), f"{len(exchanges)} exchanges")
+    why = f"it has {count}: {', then '.join(exchanges)}"
+    return replace(query.split, reasons=(*query.split.reasons, why))
 
 
 def build_live_stage(
@@ -40,8 +51,8 @@ def build_live_stage(
         return None
     chosen = select_buffered(operators, settings)
     buffered = {node: explain_interval(node, settings) for node in operators if node in chosen}
-    queries = {group: _build_query(group, requested, buffered) for group in _group(sinks, buffered)}
-    return LiveStage(_add_dead_letters(queries, requested))
+    queries = {group: _build_query(group, requested, buffered) for group in _group(sinks)}
+    return LiveStage(tuple(_order_by_cuts(_add_dead_letters(queries, requested))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +73,23 @@ class _Group:
         """The name of the query; of a shared one it stays when sinks come and go."""
         if self.alone:
             return self.sinks[0].name
-        source = find_live_sources(self.sinks)[0].name
+        # The first of those downstream of most cuts: a source may also be read upstream of them.
+        source = max(find_live_sources(self.sinks), key=count_cuts).name
         return source if self.realtime else f"{source}-batches"
 
+    @property
+    def cuts(self) -> int:
+        """How many cuts are upstream of it."""
+        return count_cuts(self.sinks[0])
 
-def _group(sinks: Sequence[Write], buffered: Mapping[Operator, str]) -> Iterator[_Group]:
-    exclusive: dict[tuple[Operator, ...], list[Write]] = {}
+
+def _group(sinks: Sequence[Write]) -> Iterator[_Group]:
+    exclusive: dict[tuple[int, tuple[Operator, ...]], list[Write]] = {}
     shared: list[_Group] = []
     for sink in sinks:
-        if alone := _find_exclusive(sink, buffered):
-            exclusive.setdefault(alone, []).append(sink)
+        cuts = count_cuts(sink)
+        if alone := _find_exclusive(sink):
+            exclusive.setdefault((cuts, alone), []).append(sink)
             continue
         live = tuple(node for node in sink.upstream if not node.bounded)
         realtime = choose_mode(live, None).value == "realtime"
@@ -79,27 +97,28 @@ def _group(sinks: Sequence[Write], buffered: Mapping[Operator, str]) -> Iterator
         touching = [
             each
             for each in shared
-            if each.realtime == realtime and not sources.isdisjoint(find_live_sources(each.sinks))
+            # A query must not read what it writes itself.
+            if (each.realtime, each.cuts) == (realtime, cuts)
+            and not sources.isdisjoint(find_live_sources(each.sinks))
         ]
         members = {*(member for each in touching for member in each.sinks), sink}
         shared = [each for each in shared if each not in touching]
         shared.append(_Group(tuple(each for each in sinks if each in members), realtime=realtime))
     yield from sorted(shared, key=lambda group: not group.realtime)
-    yield from (_Group(tuple(members), alone) for alone, members in exclusive.items())
+    yield from (_Group(tuple(members), alone) for (_, alone), members in exclusive.items())
 
 
-def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Operator, ...]:
+def _find_exclusive(sink: Write) -> tuple[Operator, ...]:
     """The operators with which a sink needs a query of its own; none if it can share one."""
     live = [node for node in sink.upstream if not node.bounded]
-    own = find_own_buffer(sink.upstream, buffered)
     native = {node for node in live if node.keeps_state and not isinstance(node, StatefulOperator)}
-    alone = tuple(node for node in live if node in native or node.takes_whole_frame or node is own)
+    alone = tuple(node for node in live if node in native or node.takes_whole_frame)
     states = [node for node in live if node.keeps_state]
     if len(states) > 1 and (why := next(_find_obstacles(alone, states), None)):
         names = " and ".join(repr(node.name) for node in states)
         msg = (
-            f"sink {sink.name!r} is downstream of the operators {names}, each with state: {why}; write the "
-            "first to a topic and read that in another flow"
+            f"sink {sink.name!r} is downstream of the operators {names}, each with state: {why}; cut the "
+            "flow between them with .through('topic')"
         )
         raise PlanError(msg)
     if alone:
@@ -113,50 +132,33 @@ def _find_obstacles(alone: Sequence[Operator], states: Sequence[Operator]) -> It
     """Why operators with state cannot run in one query."""
     for node in alone:
         kind = "is a DataFrame function" if node.takes_whole_frame else "is Spark's own aggregate"
-        yield f"{node.name} {kind}, and only windows and process functions read each other in a query"
+        others = "windows, process functions, interval joins and deduplication"
+        yield f"{node.name} {kind}, and only {others} read each other in a query"
     for node in states:
-        ways = find_ways(node)
-        if not any(each.keeps_state for each in ways):
-            continue
-        for each in ways:
-            if isinstance(each, MapBatches):
-                # Its outputs would have no channel, so that watermarks would overtake them.
-                yield f"{each.name} gets batches, so that nobody knows which key group emitted a record of it"
-            watermark = each.topic.watermark if each.topic else None
-            if watermark is not None and isinstance(watermark.generator, PeriodicFunction):
-                yield (
-                    f"{node.name} also reads {each.name}, whose watermarks a Python function makes, and only "
-                    "the first exchange calls it"
-                )
+        yield from find_channel_obstacles(node, states)
 
 
 def _build_query(group: _Group, requested: Mode | None, buffered: Mapping[Operator, str]) -> LiveQuery:
     live = tuple(node for node in find_upstream(group.sinks) if not node.bounded)
-    query = LiveQuery(
+    return LiveQuery(
         name=group.name,
         operators=live,
         results=tuple(dict.fromkeys(each for node in live for each in node.inputs if each.bounded)),
         sinks=group.sinks,
         dead_letters=(),
         mode=choose_mode(live, requested, buffered),
-        split=Decision("shared query", ()),
+        split=_explain_split(group),
     )
-    return replace(query, split=_explain_split(group, query))
 
 
-def _explain_split(group: _Group, query: LiveQuery) -> Decision:
-    exchanges = [" and ".join(node.name for node in each) for each in query.exchanges]
-    reasons = []
-    if len(exchanges) > 1 or any(len(each) > 1 for each in query.exchanges):
-        count = {1: "one exchange", 2: "two exchanges"}.get(len(exchanges), f"{len(exchanges)} exchanges")
-        reasons.append(f"it has {count}: {', then '.join(exchanges)}")
+def _explain_split(group: _Group) -> Decision:
     if group.alone:
         last = group.alone[-1]
         why = f"{last.name} {_what_is_exclusive(last)}, which nothing else can share a query with"
-        return Decision("its own query", (why, *reasons))
+        return Decision("its own query", (why,))
     if group.realtime:
         return Decision("shared query", ("its branches keep no state, so one read serves them all",))
-    return Decision("shared query", ("one read serves all branches that need micro-batches", *reasons))
+    return Decision("shared query", ("one read serves all branches that need micro-batches",))
 
 
 def _what_is_exclusive(node: Operator) -> str:
@@ -164,18 +166,20 @@ def _what_is_exclusive(node: Operator) -> str:
         return "writes files"
     if node.keeps_state:
         return "is Spark's own aggregate" if not isinstance(node, StatefulOperator) else "keeps state"
-    return "is a DataFrame function" if node.takes_whole_frame else "has a buffer"
+    return "is a DataFrame function"
 
 
 def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
     """Give the bad records of each source to one query, to one of their own if no shared query reads it.
 
-    A query with Python functions takes precedence: their failing records become bad there.
+    A query with Python functions takes precedence: their failing records become bad there, as do those that
+    get no event time. So does one that delivers exactly once, so that the dead letters are in its
+    transactions; all are one query.
     """
     found = dict(queries)
     shared = (group for group in queries if not group.alone)
     covered: set[Read] = set()
-    for group in sorted(shared, key=lambda group: not _calls_python(queries[group])):
+    for group in sorted(shared, key=lambda group: not _is_preferred(queries[group])):
         query = queries[group]
         fresh = [each for each in query.sources if each not in covered and _has_dead_letters(each)]
         found[group] = replace(query, dead_letters=tuple(fresh))
@@ -185,8 +189,17 @@ def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | Non
     return (*found.values(), *(_build_dead_letter_query(source, requested) for source in others))
 
 
-def _calls_python(query: LiveQuery) -> bool:
-    return any(isinstance(node, PythonOperator) for node in query.operators)
+def _order_by_cuts(queries: Sequence[LiveQuery]) -> Iterator[LiveQuery]:
+    """The queries with their `follows`, writers of a cut before its readers."""
+    writers = {sink.name: query.name for query in queries for sink in query.sinks}
+    for query in sorted(queries, key=lambda query: max(map(count_cuts, query.operators))):
+        cuts = [source.written_by.name for source in query.sources if source.written_by is not None]
+        yield replace(query, follows=tuple(dict.fromkeys(writers[name] for name in cuts)))
+
+
+def _is_preferred(query: LiveQuery) -> bool:
+    exactly_once = any(sink.exactly_once for sink in query.sinks)
+    return exactly_once or any(isinstance(node, PythonOperator | WithEventTime) for node in query.operators)
 
 
 def _build_dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:

@@ -1,8 +1,8 @@
 """Labels of operators in record ids: they stay the same while a query can continue from its checkpoint.
 
-A generated operator name depends on what else is in the flow, so it is no label. An operator with state is
-labelled by what it keeps, a join by its table, and another operator that repeats records by the number of
-such operators upstream.
+A generated operator name depends on what else is in the flow, so it is not used as a label. An operator
+with state is labelled by what it keeps, a join by its table, and another operator that repeats records by the
+number of such operators upstream.
 """
 
 import base64
@@ -52,8 +52,8 @@ def label_states(operators: Iterable[Operator]) -> dict[Operator, str]:
         state = node.kept_state(0)
         if state is None:
             continue
-        kept = json.dumps({**asdict(state), "operator": None})
-        label = _digest(kept)
+        kept = hashlib.sha256(json.dumps({**asdict(state), "operator": None}).encode()).digest()
+        label = base64.urlsafe_b64encode(kept[:_DIGEST_BYTES]).decode()
         known[label] += 1
         labels[node] = f"{label}.{known[label]}" if known[label] > 1 else label
     return labels
@@ -64,8 +64,3 @@ def _table(node: Operator) -> str:
     while node.inputs:
         node = node.inputs[0]
     return node.name
-
-
-def _digest(text: str) -> str:
-    found = hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
-    return base64.urlsafe_b64encode(found).decode()

@@ -6,21 +6,27 @@ sink, run as batch. Connected operators are one stage; the others run side by si
 or topic that another reads or writes too: those run one after another, as they were declared.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
 from flowcore.api.connectors import Frame, KafkaTopic
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import Operator, Read, Write
-from flowcore.planner.model import BoundedStage, Result, find_upstream
+from flowcore.planner.model import BoundedStage, Result
+from flowcore.planner.ways import find_upstream
 
 __all__ = ["build_bounded_stages"]
 
 
 def build_bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
     """The bounded stages of a flow, in the order in which their first operator was declared."""
-    results = _find_results(operators)
+    readers: dict[Operator, list[str]] = {}
+    for node in operators:
+        for parent in () if node.bounded else node.inputs:
+            if parent.bounded:
+                readers.setdefault(parent, []).append(node.name)
+    results = [Result(operator, tuple(names)) for operator, names in readers.items()]
     sinks = [node for node in operators if isinstance(node, Write) and node.bounded]
     ends: list[Operator] = [*(result.operator for result in results), *sinks]
     stages = []
@@ -39,17 +45,6 @@ def build_bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage,
     position = {node: index for index, node in enumerate(operators)}
     stages.sort(key=lambda stage: position[stage.operators[0]])
     return tuple(_set_order(stage, stages[:number]) for number, stage in enumerate(stages))
-
-
-def _find_results(operators: Iterable[Operator]) -> tuple[Result, ...]:
-    """Every bounded operator that an unbounded one reads, with its readers."""
-    readers: dict[Operator, list[str]] = {}
-    for node in operators:
-        if not node.bounded:
-            for parent in node.inputs:
-                if parent.bounded:
-                    readers.setdefault(parent, []).append(node.name)
-    return tuple(Result(operator, tuple(names)) for operator, names in readers.items())
 
 
 def _connect(ends: list[Operator]) -> list[tuple[Operator, ...]]:

@@ -15,10 +15,11 @@ from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Apply, Operator, Read, StatefulOperator, Write
+from flowcore.api.operators import Apply, Operator, Read, WithEventTime, Write, find_timed
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
-from flowcore.planner.model import Edge, LiveQuery, find_live_sources, find_upstream
+from flowcore.planner.model import Edge, LiveQuery
+from flowcore.planner.ways import find_origins, find_upstream
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -80,9 +81,8 @@ def decide_edges(query: LiveQuery, settings: Settings) -> tuple[Edge, ...]:
     """
     outer = decide_topic_edges(query.operators, settings)
     # Operators with state may ask for timestamps, and get watermarks.
-    readers: list[Operator] = [node for node in query.operators if isinstance(node, StatefulOperator)]
     written = [each.sender for each in outer if each.elements.value == "tagged"]
-    readers += [*query.buffers, *(sender for sender in written if isinstance(sender, Write))]
+    readers = [*query.keyed, *(sender for sender in written if isinstance(sender, Write))]
     edges: list[Edge] = []
     for node in query.operators:
         edges += [each for each in outer if each.receiver is node]
@@ -120,11 +120,15 @@ def require_watermarks(operators: Iterable[Operator], settings: Settings) -> Non
     if settings.auto_watermark_interval:
         return
     for node in operators:
-        for source in find_live_sources([node]) if node.needs_timestamps else ():
-            strategy = source.topic.watermark if source.topic else None
+        origins = [*find_origins([node])] if node.needs_timestamps else []
+        for origin in origins:
+            written_by = origin.written_by if isinstance(origin, Read) else None
+            origins += find_origins([written_by]) if written_by else ()
+            strategy = origin.watermark
             if strategy is not None and strategy.periodic:
+                what = "source" if isinstance(origin, Read) else "event time"
                 msg = (
-                    f"pipeline.auto-watermark-interval=0 and the source {source.name!r} of {node.name!r} has "
+                    f"pipeline.auto-watermark-interval=0 and the {what} {origin.name!r} of {node.name!r} has "
                     f"periodic watermarks ({strategy}): none would be emitted, and no window would end; set "
                     "an interval such as 200 ms, or pass watermark=punctuated(...)"
                 )
@@ -132,17 +136,18 @@ def require_watermarks(operators: Iterable[Operator], settings: Settings) -> Non
 
 
 def brings_watermarks(operators: Iterable[Operator]) -> bool:
-    """Whether a source among these operators makes watermarks of its records, or reads some."""
-    topics = filter(None, (node.topic for node in operators if isinstance(node, Read)))
+    """Whether one of these operators makes watermarks of its records, or reads control elements."""
     return any(
-        topic.watermark.generates if topic.watermark is not None else topic.elements == "tagged"
-        for topic in topics
+        (node.watermark is not None and node.watermark.generates)
+        or (isinstance(node, Read) and node.topic is not None and node.topic.elements == "tagged")
+        for node in operators
     )
 
 
 def find_timed_sources(operators: Iterable[Operator]) -> frozenset[Read]:
     """The live sources whose records need a timestamp, since windows by event time read them."""
-    return frozenset(find_live_sources(node for node in operators if node.needs_timestamps))
+    origins = find_origins(node for node in operators if node.needs_timestamps)
+    return frozenset(origin for origin in origins if isinstance(origin, Read))
 
 
 def find_untimed_sources(query: LiveQuery, operators: Iterable[Operator]) -> frozenset[Read]:
@@ -153,7 +158,7 @@ def find_untimed_sources(query: LiveQuery, operators: Iterable[Operator]) -> fro
     """
     needed = find_upstream(node for node in operators if isinstance(node, Write))
     own = find_timed_sources(query.operators)
-    reached: list[Operator] = [*query.sinks]
+    reached: list[Operator] = [*query.sinks, *query.assigners]
     for each in reached:
         if not each.needs_timestamps:
             reached += (parent for parent in each.inputs if parent not in reached)
@@ -177,11 +182,22 @@ def _choose_carried(sender: Operator, readers: Collection[Operator], settings: S
     if all(node in sender.upstream for node in readers):
         change = "write to a topic with elements='tagged', if its readers need timestamps"
         return Decision("value-only", ("nothing downstream reads timestamps",), (change,))
+    anew = _find_anew(sender, readers)
+    if anew is not None:
+        return Decision("value-only", (f"{anew.name} assigns event time anew",))
     applied = [node.name for node in sender.upstream if isinstance(node, Apply) and not node.bounded]
     if applied:
         why = f"{applied[0]} is a DataFrame function, whose rows have no timestamps"
         return Decision("value-only", (why,))
     return decision
+
+
+def _find_anew(sender: Operator, readers: Collection[Operator]) -> Operator | None:
+    """The operator that assigns event time anew between a sender and all readers; None if there is none."""
+    timed = {each for reader in readers for each in find_timed(reader)}
+    found = [each for each in timed if isinstance(each, WithEventTime) and sender in each.inputs[0].upstream]
+    read = any(isinstance(each, Read) and not each.bounded for each in timed)
+    return found[0] if found and not read else None
 
 
 def _find_watermarks(
@@ -197,14 +213,14 @@ def _find_watermarks(
 
 
 def _sources(node: Operator) -> tuple[dict[str, WatermarkStrategy | None], set[str]]:
-    """The strategies of the sources upstream, and which of them read tagged elements."""
-    topics = {
-        read.name: read.topic
-        for read in node.upstream
-        if isinstance(read, Read) and read.bounded == node.bounded
-    }
-    strategies = {name: topic.watermark if topic else None for name, topic in topics.items()}
-    return strategies, {name for name, topic in topics.items() if topic and topic.elements == "tagged"}
+    """The strategies of its event time by origin, and which of these are sources of tagged elements."""
+    found = [
+        each
+        for each in find_timed(node)
+        if isinstance(each, Read | WithEventTime) and each.bounded == node.bounded
+    ]
+    strategies = {each.name: each.watermark for each in found}
+    return strategies, {each.name for each in found if each.topic and each.topic.elements == "tagged"}
 
 
 def _declared(topic: KafkaTopic) -> Decision:
@@ -221,7 +237,7 @@ def _choose_written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decis
     if topic.elements == "value-only" and watermarks:
         msg = (
             f"sink {sink.name!r}: topic {topic.name!r} takes values only, and {', '.join(watermarks)}: a "
-            "watermark could not be written; pass elements='plain' to leave watermarks behind, 'tagged' to "
+            "watermark could not be written; pass elements='plain' to write no watermarks, 'tagged' to "
             "write them, or set no watermark strategy"
         )
         raise PlanError(msg)

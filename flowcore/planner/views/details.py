@@ -4,16 +4,14 @@ The short text of a plan (`flowcore.planner.views.text`) has what a reader needs
 is off or at its default.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flowcore.api.attributes import OperatorAttributes
+from flowcore.api.changelog import decide_changes
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import Operator, PythonOperator, Read, SideOutput, StatefulOperator, Write
 from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
-from flowcore.planner.rules.columns import find_used_columns
-from flowcore.planner.rules.failures import decide_failure
 
 __all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "name_end"]
 
@@ -27,28 +25,18 @@ class OperatorDetail:
     """What was decided for one operator.
 
     Attributes:
-        compiled: In which form it runs.
-        output: When it emits.
         flush: Whether its output is buffered, and by what.
-        failure: What happens to a record for which its function raises; None without a function.
-        place: Of a filter downstream of Python functions: whether it runs upstream of them.
-        state: Of windows and process functions in a live query: where state is kept.
-        late: Of windows in a live query: what happens to late records.
-        alignment: Of a source whose partitions are aligned: how.
-        unknown: The attributes that were not declared.
+        outcomes: By name, in the order in which they are shown: ``compiled``, its form; ``filter``, whether
+            it runs upstream of Python functions; ``join``, how it gets at a table; ``state``, where it is
+            kept; ``late``, what happens to late records; ``alignment`` of partitions; ``output``, when it
+            emits; ``changes``, whether a later row replaces an earlier one; ``flush``; ``failure``, what
+            happens to a record for which its function raises; ``unbounded_state``. Those that do not apply
+            are left out.
     """
 
     node: Operator
-    compiled: Decision
-    output: Decision
     flush: Flush
-    failure: Decision | None
-    place: Decision | None
-    state: Decision | None
-    late: Decision | None
-    alignment: Decision | None
-    attributes: OperatorAttributes
-    unknown: tuple[str, ...]
+    outcomes: Mapping[str, Decision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +93,20 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
     else:
         why = "it is a sink" if isinstance(node, Write) else "its stage emits once"
         flush = Flush(node, "off", Decision("off", (why,)))
-    return OperatorDetail(
-        node=node,
-        compiled=_compiled(node, runs.chains),
-        output=node.emission(),
-        flush=flush,
-        failure=decide_failure(node, runs),
-        place=place,
-        state=node.placed_state(runs.key_groups) if isinstance(runs, LiveQuery) else None,
-        late=node.late_records(),
-        alignment=node.alignment(),
-        attributes=node.attributes(),
-        unknown=node.undeclared_attributes(),
-    )
+    outcomes = {
+        "compiled": _compiled(node, runs.chains),
+        "filter": place,
+        "join": runs.joins.get(node) if isinstance(runs, LiveQuery) else None,
+        "state": node.placed_state(runs.key_groups) if isinstance(runs, LiveQuery) else None,
+        "late": node.late_records(),
+        "alignment": node.alignment(),
+        "output": node.emission(),
+        "changes": None if node.bounded or isinstance(node, Write) else decide_changes(node),
+        "flush": flush.decision,
+        "failure": runs.failures.get(node),
+        "unbounded_state": node.unbounded_state(),
+    }
+    return OperatorDetail(node, flush, {name: each for name, each in outcomes.items() if each is not None})
 
 
 def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
@@ -132,15 +121,13 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
 
 
 def _edges(runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
-    ends = [result.operator for result in runs.results] if isinstance(runs, BoundedStage) else []
-    used = find_used_columns(runs.operators, ends)
     elements = {(edge.sender, edge.receiver): edge.elements for edge in runs.edges}
     for node in runs.operators:
         topic = node.topic
         if isinstance(node, Read) and topic is not None:
             yield _outside(topic, node, elements[topic, node])
         for parent in dict.fromkeys(node.inputs):
-            read = node.columns_read(used[node])
+            read = node.columns_read(runs.used_columns[node])
             crossing = node.columns if isinstance(node, SideOutput) else parent.columns
             columns = tuple(column for column in crossing if column.lower() in read)
             kind = _BLOCKING if parent.bounded and not node.bounded else _PIPELINED
@@ -162,7 +149,7 @@ def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) 
                 return decision
         for node, decision in chain.outputs.items():
             if node is sender:
-                why = f"what leaves the chain {chain.name} is collected for Spark"
+                why = f"the output of the chain {chain.name} is collected for Spark"
                 return Decision(decision.value, (why, *decision.reasons), decision.change)
     if isinstance(receiver, PythonOperator):
         return Decision("none", (f"its records are made for {receiver.name}",))

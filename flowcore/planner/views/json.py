@@ -17,6 +17,8 @@ from flowcore.planner.views.details import (
 
 __all__ = ["render_json"]
 
+_FIRST = ("compiled", "output", "flush", "failure")
+
 
 def render_json(plan: PlanData) -> dict[str, Any]:
     """A plan as mappings, lists, text, numbers and booleans, the same whenever it is made."""
@@ -56,31 +58,29 @@ def _query(query: LiveQuery) -> dict[str, Any]:
         "kind": "live query",
         "joins": [node.name for node in query.results],
         "split": _decision(query.split),
+        **({"follows": list(query.follows)} if query.follows else {}),
         "backlog": _decision(query.backlog),
         "catch_up": _decision(query.catch_up),
         "checkpoint_needs": {
             "fingerprint": needs.fingerprint, "sources": list(needs.sources), "states": states,
         },
         "latency": _decision(query.latency),
-        "dead_letters": [f"{source.name}.dead-letter" for source in query.dead_letters],
+        "delivery": _decision(query.delivery),
+        "dead_letters": [source.dead_letter for source in query.dead_letters],
     }  # fmt: skip
 
 
 def _operator(detail: OperatorDetail) -> dict[str, Any]:
-    some_have = {
-        "failure": detail.failure, "filter": detail.place, "state": detail.state, "late": detail.late,
-        "alignment": detail.alignment, "unbounded_state": detail.node.unbounded_state(),
-    }  # fmt: skip
+    node, found = detail.node, detail.outcomes
+    outcomes = {name: _decision(found[name]) for name in (*_FIRST, *found) if name in found}
     return {
-        "name": detail.node.name,
-        "what": describe(detail.node),
-        "columns": list(detail.node.columns),
-        "compiled": _decision(detail.compiled),
-        "output": _decision(detail.output),
+        "name": node.name,
+        "what": describe(node),
+        "columns": list(node.columns),
+        **outcomes,
         "flush": _flush(detail.flush),
-        **{name: _decision(each) for name, each in some_have.items() if each},
-        "attributes": asdict(detail.attributes),
-        "unknown_attributes": list(detail.unknown),
+        "attributes": asdict(node.attributes()),
+        "unknown_attributes": list(node.undeclared_attributes()),
     }
 
 

@@ -1,7 +1,7 @@
 """A plan as a Mermaid flowchart, which GitHub draws.
 
-Each stage and each query is a box, each operator a node. A thick arrow is a blocking edge. The label of an
-edge says what travels beside the values, and how records are copied.
+Each stage and each query is a box, each operator a node. A thick arrow is a blocking edge or a cut.
+The label of another edge says what travels beside the values, and how records are copied.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +23,7 @@ def render_mermaid(plan: PlanData) -> str:
         for number, part in enumerate(found, 1)
     ]
     results: dict[Operator, str] = {}
+    sinks = {node.name: name for mine in ids for node, name in mine.items() if isinstance(node, Write)}
     lines = ["flowchart TD"]
     for number, (part, mine) in enumerate(zip(found, ids, strict=True), 1):
         if isinstance(part.runs, BoundedStage):
@@ -36,13 +37,24 @@ def render_mermaid(plan: PlanData) -> str:
                 lines.append(f"    {mine[edge.sender]} -->{label} {mine[edge.receiver]}")
         lines.append("  end")
     for part, mine in zip(found, ids, strict=True):
-        for edge in part.edges:
-            if isinstance(edge.sender, Operator) and edge.receiver in mine and edge.kind.value == "blocking":
-                lines.append(f"  {results[edge.sender]} ==>|blocking| {mine[edge.receiver]}")
-        for source in () if isinstance(part.runs, BoundedStage) else part.runs.dead_letters:
-            text = f"{source.name}.dead-letter".translate(_ESCAPES)
-            lines.append(f'  {mine[source]} -.->|bad records| {mine[source]}d[("{text}")]')
+        lines += [f"  {line}" for line in _between(part, mine, results, sinks)]
     return "\n".join(lines)
+
+
+def _between(
+    part: PartDetail, mine: Mapping[Operator, str], results: Mapping[Operator, str], sinks: Mapping[str, str]
+) -> Iterator[str]:
+    """The arrows into a box from others, and to dead letters."""
+    for edge in part.edges:
+        sender, receiver = edge.sender, edge.receiver
+        if edge.kind.value == "blocking" and isinstance(sender, Operator) and isinstance(receiver, Operator):
+            yield f"{results[sender]} ==>|blocking| {mine[receiver]}"
+    for source in part.runs.sources:
+        if source.written_by is not None:
+            yield f"{sinks[source.written_by.name]} ==>|cut| {mine[source]}"
+    for source in () if isinstance(part.runs, BoundedStage) else part.runs.dead_letters:
+        text = source.dead_letter.translate(_ESCAPES)
+        yield f'{mine[source]} -.->|bad records| {mine[source]}d[("{text}")]'
 
 
 def _title(part: PartDetail) -> str:
@@ -66,9 +78,9 @@ def _nodes(part: PartDetail, ids: Mapping[Operator, str], prefix: str) -> Iterat
 
 def _node(detail: OperatorDetail) -> str:
     node = detail.node
-    outcomes = [detail.compiled.value]
+    outcomes = [detail.outcomes["compiled"].value]
     if not isinstance(node, Write):
-        outcomes += [f"out {detail.output.value}", f"flush {detail.flush.decision.value}"]
+        outcomes += [f"out {detail.outcomes['output'].value}", f"flush {detail.flush.decision.value}"]
     name = f"{node.name}: {node.describe()}".translate(_ESCAPES)
     text = f'"{name}<br>{"; ".join(outcomes).translate(_ESCAPES)}"'
     if isinstance(node, Read | Write):

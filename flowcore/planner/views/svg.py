@@ -1,10 +1,10 @@
 """A plan as an SVG picture, for places that show pictures and draw no Mermaid.
 
 Bounded stages are in one row, live queries in the row below. In each box operators go downwards from sources
-to sinks. A thick arrow is a blocking edge. Lengths are pixels.
+to sinks. A thick arrow is a blocking edge or a cut. Lengths are pixels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -24,6 +24,7 @@ text { font: 11px sans-serif; fill: #222 } .name { font-weight: bold } .label { 
 .node { fill: #fff; stroke: #777 } .end { fill: #eef5ea; stroke: #777 }
 .python { fill: #fdf0e2; stroke: #b0722a }
 .edge { fill: none; stroke: #777; marker-end: url(#tip) } .blocking { stroke: #b03030; stroke-width: 3 }
+.cut { stroke: #3b6ea5; stroke-width: 3 }
 """
 _TIP = (
     '<marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '
@@ -45,6 +46,8 @@ def render_svg(plan: PlanData) -> str:
     # Edges that cross boxes are drawn over these and below the operators.
     layers = [line for box in boxes for line in _frame(box)]
     layers += [line for box in boxes for edge in box.part.edges for line in _edge(edge, box, made)]
+    sinks = {sink.name: box.place(sink) for box in boxes for sink in box.part.runs.sinks}
+    layers += [line for box in boxes for source in box.part.runs.sources for line in _cut(source, box, sinks)]
     layers += [line for box in boxes for node in box.levels for line in _operator(node, box)]
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
@@ -136,6 +139,16 @@ def _edge(edge: EdgeDetail, box: _Box, made: dict[Operator, tuple[int, int]]) ->
     label = ", ".join(value for value in outcomes if value != "none")
     if label:
         yield f'<text class="label" x="{label_at[0]}" y="{label_at[1]}">{escape(label)}</text>'
+
+
+def _cut(source: Read, box: _Box, sinks: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+    """The arrow from the sink that writes the topic of a cut to the source that reads it."""
+    if source.written_by is None:
+        return
+    (x1, y1), (x2, y2) = sinks[source.written_by.name], box.place(source)
+    x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
+    yield f'<path class="edge cut" d="M{x1},{y1} C{x1 + 2 * _GAP},{y1} {x2 - 2 * _GAP},{y2} {x2},{y2}"/>'
+    yield f'<text class="label" x="{x1 + 4}" y="{y1 - 6}">cut</text>'
 
 
 def _down(start: tuple[int, int], end: tuple[int, int]) -> tuple[str, tuple[int, int]]:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from flowcore.api.changelog import decide_changes, find_replacing
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import StatefulOperator
+from flowcore.api.operators import StatefulOperator, Write
 from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
 from flowcore.planner.views.details import PartDetail, collect_details, describe
@@ -44,28 +45,46 @@ def _render_stage(stage: BoundedStage, plan: PlanData) -> Iterator[str]:
 def _render_query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
+    cuts = {source.written_by.name: source for source in query.sources if source.written_by is not None}
+    for writer in plan.live_queries:
+        for sink in (each for each in writer.sinks if each.name in cuts):
+            yield f"    {cuts[sink.name].name} is a cut: query {writer.name} writes its topic"
     if query.results:
         yield f"    backlog {query.backlog.value}"
+    yield from _render_elements(query.edges)
+    if query.exactly_once:
+        yield f"    delivery {_because(query.delivery)}"
+    if query.latency.value != "off" and query.sinks:
+        yield f"    latency markers {_because(query.latency)}"
+    yield from (f"    {line}" for line in _render_exceptions(query))
+    yield from (f"      {describe(node)}" for node in query.operators)
+    yield from (f"      {line}" for line in _render_python(query, plan))
+    yield from _render_topics(query.edges)
+    yield from (f"      bad records of {each.name} -> {each.dead_letter}" for each in query.dead_letters)
+
+
+def _render_exceptions(query: LiveQuery) -> Iterator[str]:
+    """What is not the default of an operator."""
+    for each in query.flushes:
+        if each.way != "off":
+            yield f"{each.operator.name} is flushed {_because(each.decision)}"
+    for node in query.shuffled_joins:
+        yield f"{node.name} is joined by a {_because(query.joins[node])}"
+    for node in query.operators:
+        if find_replacing(node) is node and not isinstance(node, Write):
+            yield f"{node.name} is {_because(decide_changes(node))}"
+        if found := node.unbounded_state():
+            yield f"the state of {node.name} is {_because(found)}"
+
+
+def _render_elements(edges: tuple[Edge, ...]) -> Iterator[str]:
     elements: dict[Decision, list[str]] = {}
-    for edge in query.edges:
+    for edge in edges:
         if edge.topic is None:
             elements.setdefault(edge.elements, []).append(str(edge))
     for decision, names in elements.items():
         where = f" on {', '.join(names)}" if len(elements) > 1 else ""
         yield f"    {decision.value} elements{where} because {', '.join(decision.reasons)}"
-    if query.latency.value != "off" and query.sinks:
-        yield f"    latency markers {_because(query.latency)}"
-    for each in query.flushes:
-        if each.way != "off":
-            yield f"    {each.operator.name} is flushed {_because(each.decision)}"
-    for node in query.operators:
-        if found := node.unbounded_state():
-            yield f"    the state of {node.name} is {_because(found)}"
-    yield from (f"      {describe(node)}" for node in query.operators)
-    yield from (f"      {line}" for line in _render_python(query, plan))
-    yield from _render_topics(query.edges)
-    names = [source.name for source in query.dead_letters]
-    yield from (f"      bad records of {name} -> {name}.dead-letter" for name in names)
 
 
 def _render_topics(edges: tuple[Edge, ...]) -> Iterator[str]:
@@ -115,20 +134,20 @@ def _render_part(part: PartDetail) -> Iterator[str]:
     runs = part.runs
     outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
     if isinstance(runs, LiveQuery):
-        outcomes |= {"backlog": runs.backlog, "catch up": runs.catch_up, "latency": runs.latency}
+        outcomes |= {
+            "backlog": runs.backlog, "catch up": runs.catch_up, "latency": runs.latency,
+            "delivery": runs.delivery,
+        }  # fmt: skip
     yield from (f"  {name}: {_because(decision)}" for name, decision in outcomes.items())
     if isinstance(runs, LiveQuery):
         yield f"  continues from checkpoints with the fingerprint {derive_needs(runs).fingerprint[:12]}"
     for each in part.operators:
         yield f"  {describe(each.node)}"
-        found = {
-            "compiled": each.compiled, "filter": each.place, "state": each.state, "late": each.late,
-            "alignment": each.alignment, "output": each.output, "flush": each.flush.decision,
-            "failure": each.failure, "unbounded state": each.node.unbounded_state(),
-        }  # fmt: skip
-        yield from (f"    {name}: {_because(decision)}" for name, decision in found.items() if decision)
-        promises = (f"{name}={str(value).lower()}" for name, value in asdict(each.attributes).items())
-        unknown = f"; safe defaults, as not declared: {', '.join(each.unknown)}" if each.unknown else ""
+        for name, decision in each.outcomes.items():
+            yield f"    {name.replace('_', ' ')}: {_because(decision)}"
+        attributes, undeclared = asdict(each.node.attributes()), each.node.undeclared_attributes()
+        promises = (f"{name}={str(value).lower()}" for name, value in attributes.items())
+        unknown = f"; safe defaults, as not declared: {', '.join(undeclared)}" if undeclared else ""
         yield f"    attributes: {', '.join(promises)}{unknown}"
     for edge in part.edges:
         yield f"  {edge}"

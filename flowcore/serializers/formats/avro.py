@@ -16,13 +16,12 @@ from fastavro.validation import validate
 
 from flowcore.errors import FormatError, SerializationError
 from flowcore.serializers.formats.avro_schemas import avro_schema, check_bounded
-from flowcore.serializers.formats.columns import ColumnDefinitions, fingerprint_of
+from flowcore.serializers.formats.columns import ColumnDefinitions
 
 __all__ = ["AvroFormat", "ConfluentAvroFormat"]
 
 _MAGIC = 0
 _HEADER_BYTES = 5
-_WITHOUT_MEANING = ("doc", "aliases", "default")
 _MAX_ID = 2**31 - 1
 
 
@@ -50,7 +49,6 @@ class AvroFormat:
     schema: AvroSchema | str
 
     name = "avro"
-    version = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", _parsed(self.schema))
@@ -67,12 +65,7 @@ class AvroFormat:
     @property
     def schema_json(self) -> str:
         """The schema as the argument of Spark's ``to_avro`` and ``from_avro``."""
-        return json.dumps(_plain(self.schema, ()))
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the schema, without documentation, aliases and defaults."""
-        return _fingerprint(self.schema)
+        return json.dumps(_plain(self.schema))
 
     def encode(self, value: object, /) -> bytes:
         return _write(self.schema, value)
@@ -96,7 +89,6 @@ class ConfluentAvroFormat:
     writers: Mapping[int, AvroSchema | str] = field(default_factory=dict)
 
     name = "avro-confluent"
-    version = 1
 
     def __post_init__(self) -> None:
         for number in (self.schema_id, *self.writers):
@@ -106,11 +98,6 @@ class ConfluentAvroFormat:
         object.__setattr__(self, "schema", _parsed(self.schema))
         writers = {number: _parsed(schema) for number, schema in self.writers.items()}
         object.__setattr__(self, "writers", {**writers, self.schema_id: self.schema})
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the schema; the id in the registry is not part of it."""
-        return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
         """Header and datum."""
@@ -173,17 +160,8 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__} {' '.join(str(error).split())}"[:160].strip()
 
 
-def _plain(schema: Any, without: tuple[str, ...]) -> Any:
+def _plain(schema: Any) -> Any:
     """A parsed schema without the entries that fastavro adds."""
     if isinstance(schema, Mapping):
-        return {
-            key: _plain(part, without)
-            for key, part in schema.items()
-            if not str(key).startswith("__") and key not in without
-        }
-    return [_plain(part, without) for part in schema] if isinstance(schema, list) else schema
-
-
-def _fingerprint(schema: AvroSchema) -> str:
-    # Avro's canonical form leaves logical types out, and so confuses milliseconds with microseconds.
-    return fingerprint_of(_plain(schema, _WITHOUT_MEANING))
+        return {key: _plain(part) for key, part in schema.items() if not str(key).startswith("__")}
+    return [_plain(part) for part in schema] if isinstance(schema, list) else schema

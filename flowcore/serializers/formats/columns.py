@@ -4,15 +4,13 @@ A type is Spark SQL text. A column is any object with ``name``, ``type`` and ``n
 `flowcore.api.schema`, or a pair of name and type.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowcore.errors import FormatError, SerializationError
 
-__all__ = ["ColumnDefinitions", "ColumnLike", "ValueColumn", "fingerprint_of", "parse_columns", "row_of"]
+__all__ = ["ColumnDefinitions", "ColumnLike", "ValueColumn", "parse_columns", "row_of"]
 
 _ALIASES = {
     "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT",
@@ -81,12 +79,6 @@ def parse_columns(
             )
             raise FormatError(msg)
     return tuple(found)
-
-
-def fingerprint_of(schema: Any) -> str:
-    """A short digest of a schema, equal on every machine and in every version of Python."""
-    text = json.dumps(schema, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def row_of(columns: tuple[ValueColumn, ...], value: object) -> list[Any]:

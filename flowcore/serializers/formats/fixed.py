@@ -26,7 +26,6 @@ from flowcore.errors import FormatError, SerializationError
 from flowcore.serializers.formats.columns import (
     ColumnDefinitions,
     ValueColumn,
-    fingerprint_of,
     parse_columns,
     row_of,
 )
@@ -57,7 +56,6 @@ class FixedFormat:
     layout: str
 
     name = "fixed"
-    version = 1
 
     @classmethod
     def of(cls, columns: ColumnDefinitions) -> Self:
@@ -76,11 +74,6 @@ class FixedFormat:
                 )
                 raise FormatError(msg)
         return cls(found, ">" + "".join(_CODES[column.type] for column in found))
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of names and types, in order."""
-        return fingerprint_of([str(column) for column in self.columns])
 
     @property
     def size_bytes(self) -> int:

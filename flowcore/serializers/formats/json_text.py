@@ -19,7 +19,6 @@ from flowcore.errors import SerializationError
 from flowcore.serializers.formats.columns import (
     ColumnDefinitions,
     ValueColumn,
-    fingerprint_of,
     parse_columns,
     row_of,
 )
@@ -46,7 +45,6 @@ class JsonFormat:
     columns: tuple[ValueColumn, ...]
 
     name = "json"
-    version = 1
 
     @classmethod
     def of(cls, columns: ColumnDefinitions) -> Self:
@@ -56,11 +54,6 @@ class JsonFormat:
             FormatError: A column has another type.
         """
         return cls(parse_columns(cls.name, columns, _TYPES))
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of names, types and nullability, in order."""
-        return fingerprint_of([str(column) for column in self.columns])
 
     def encode(self, value: object, /) -> bytes:
         fields = [

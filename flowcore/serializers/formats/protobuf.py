@@ -7,14 +7,12 @@ As a row, a field that may be absent (``optional``, a message, one of a ``oneof`
 have their default. ``google.protobuf.Timestamp`` is a TIMESTAMP, an enum the text of its name.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from flowcore.errors import FormatError, SerializationError
@@ -45,7 +43,6 @@ class ProtobufFormat(Generic[M]):
     message: type[M]
 
     name = "protobuf"
-    version = 1
 
     def __post_init__(self) -> None:
         given: object = self.message
@@ -54,14 +51,6 @@ class ProtobufFormat(Generic[M]):
                 f"{self.message!r} is not a generated Protobuf message class: pass one, such as bids_pb2.Bid"
             )
             raise FormatError(msg)
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the message type and all types in it."""
-        digest = hashlib.sha256()
-        for name, definition in sorted(_definitions(self.message.DESCRIPTOR).items()):
-            digest.update(f"{name}:{len(definition)}:".encode() + definition)
-        return digest.hexdigest()[:32]
 
     def encode(self, value: object, /) -> bytes:
         """One message; maps are written in the order of their keys."""
@@ -112,23 +101,6 @@ def message_of(kind: type[Message], row: Mapping[str, Any]) -> Message:
     for name, value in row.items():
         _write(message, fields[name], value)
     return message
-
-
-def _definitions(root: Any) -> dict[str, bytes]:
-    """Definitions of a message type and all types in it, by name, whatever file they are from."""
-    found: dict[str, bytes] = {}
-    todo = [root]
-    while todo:
-        descriptor = todo.pop()
-        if descriptor.full_name in found:
-            continue
-        is_enum = hasattr(descriptor, "values_by_number")
-        proto: Any = EnumDescriptorProto() if is_enum else DescriptorProto()
-        descriptor.CopyToProto(proto)
-        found[descriptor.full_name] = proto.SerializeToString(deterministic=True)
-        for field in () if is_enum else descriptor.fields:
-            todo += [part for part in (field.message_type, field.enum_type) if part is not None]
-    return found
 
 
 def _sql_type(field: Any, around: tuple[Any, ...]) -> str:

@@ -1,24 +1,13 @@
-"""The protocol of value formats, their identity, and the format of raw bytes."""
+"""The protocol of value formats, and the format of raw bytes."""
 
 from dataclasses import dataclass
-from typing import Protocol, TypedDict, TypeVar
+from typing import Protocol, TypeVar
 
 from flowcore.errors import SerializationError
 
-__all__ = ["FormatIdentity", "RawFormat", "ValueFormat", "identity"]
+__all__ = ["RawFormat", "ValueFormat"]
 
 V = TypeVar("V")
-
-
-class FormatIdentity(TypedDict):
-    """Identity of the format of written values, as JSON; kept with a checkpoint.
-
-    ``schema`` is a fingerprint, equal if and only if the bytes mean the same columns.
-    """
-
-    format: str
-    version: int
-    schema: str
 
 
 class ValueFormat(Protocol[V]):
@@ -33,16 +22,6 @@ class ValueFormat(Protocol[V]):
         """Its name in `flowcore.serializers.formats.registry`."""
         ...
 
-    @property
-    def version(self) -> int:
-        """Number of the format's byte layout; 1 is the first."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the schema; empty if there is none."""
-        ...
-
     def encode(self, value: V, /) -> bytes:
         """The bytes of a value; equal values have equal bytes."""
         ...
@@ -52,20 +31,11 @@ class ValueFormat(Protocol[V]):
         ...
 
 
-def identity(value_format: ValueFormat[V]) -> FormatIdentity:
-    """The identity of a format, to be kept with what it wrote."""
-    return FormatIdentity(
-        format=value_format.name, version=value_format.version, schema=value_format.fingerprint
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class RawFormat:
     """The value is bytes already."""
 
     name = "raw"
-    version = 1
-    fingerprint = ""
 
     def encode(self, value: object, /) -> bytes:
         if not isinstance(value, bytes):

@@ -1,10 +1,9 @@
 """Backlog status of a live query, as a streaming source that its key groups read.
 
-The driver knows whether a query processes backlog, but the tasks of a batch read only sources. So the status
-is a
-source: a folder beside the checkpoint, with a file for each change. Spark logs which files a batch reads.
-Therefore a repeated batch reads the same status, the status survives the driver, and a change without other
-input makes a batch of its own.
+The driver decides whether a query processes backlog, but the tasks of a batch read only sources. So the
+status is a source: a folder beside the checkpoint, with a file for each change. Spark logs which files a
+batch reads. Therefore a repeated batch reads the same status, the status survives the driver, and a change
+without other input makes a batch of its own.
 
 Spark deletes the files that a committed batch has read. If an older copy of a checkpoint is restored, a file
 may be missing although its batch was not committed. It is ignored: each start writes the status again.
@@ -43,7 +42,8 @@ class BacklogStatusWriter:
 def read_backlog_status(spark: SparkSession, checkpoint: Path) -> DataFrame:
     """The backlog status of a query as a stream: ``at``, which gives the order, and ``backlog``."""
     stream = spark.readStream.schema(_SCHEMA).option("cleanSource", "delete")
-    return stream.json(str(_folder(checkpoint)))
+    # A file without these is torn; the start that reads it has written another one.
+    return stream.json(str(_folder(checkpoint))).where("at IS NOT NULL AND backlog IS NOT NULL")
 
 
 def _folder(checkpoint: Path) -> Path:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from flowcore.delivery import LedgerTerms
 from flowcore.kafka.topics import TopicIdentity
 
 __all__ = ["CheckpointIdentity", "create_checkpoint", "find_topic_differences", "read_id", "start_anew"]
@@ -35,6 +36,8 @@ class CheckpointIdentity:
         topics: The topics that it has offsets of, by name.
         bounded: The version of each bounded result that its last batch joins, by stage.
         mode: The mode of the last start.
+        lags: Its last batch is backlog; only if a function asks.
+        ledger: The terms of its ledger, None if its outputs are delivered at least once.
     """
 
     checkpoint: str
@@ -43,12 +46,15 @@ class CheckpointIdentity:
     topics: Mapping[str, TopicIdentity]
     bounded: Mapping[str, str]
     mode: str = ""
+    lags: bool = False
+    ledger: LedgerTerms | None = None
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Self:
         """Read it from JSON-able data."""
         topics = {name: TopicIdentity(**topic) for name, topic in found["topics"].items()}
-        return cls(**{**found, "topics": topics})
+        ledger = LedgerTerms(**found["ledger"]) if found.get("ledger") else None
+        return cls(**{**found, "topics": topics, "ledger": ledger})
 
     def __str__(self) -> str:
         born = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.born_ms / 1000))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flowcore.background import PeriodicThread
-from flowcore.errors import RunError
+from flowcore.errors import MissingStateError, RunError
 
 __all__ = ["STALE_S", "Holder", "Leases", "may_take"]
 
@@ -137,7 +137,15 @@ class Leases:
 
         Raises:
             RunError: Another process has taken a lease that this one had not renewed in time.
+            MissingStateError: The folder of the checkpoint is gone.
         """
+        if self._lost is not None and not self._lost.parent.exists():
+            msg = (
+                f"the folder {self._lost.parent} of the checkpoints is gone, or its disk is not mounted: the "
+                "queries would continue in an empty folder, without what they have read and kept, so they "
+                "stop; bring the folder back, and start the flow again"
+            )
+            raise MissingStateError(msg)
         if self._lost is not None:
             msg = (
                 f"the lease {self._lost} was taken over by another process, since this one had not renewed "

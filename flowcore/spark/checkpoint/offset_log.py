@@ -11,9 +11,12 @@ from flowcore.metrics.tally import topic_offsets
 __all__ = [
     "checkpointed_topics",
     "clear_unused_log",
+    "committed_batches",
     "committed_offsets",
+    "find_lost_offsets",
     "has_unfinished_batch",
     "move_offsets",
+    "next_batch",
     "planned_batches",
     "state_partitions",
 ]
@@ -24,6 +27,11 @@ def planned_batches(checkpoint: Path) -> list[int]:
     return [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
 
 
+def committed_batches(checkpoint: Path) -> list[int]:
+    """The numbers of the committed batches in the log."""
+    return [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
+
+
 def checkpointed_topics(checkpoint: Path) -> set[str]:
     """The topics that a checkpoint has offsets of, companion topics included."""
     latest = max(planned_batches(checkpoint), default=None)
@@ -32,7 +40,12 @@ def checkpointed_topics(checkpoint: Path) -> set[str]:
 
 def has_unfinished_batch(checkpoint: Path) -> bool:
     """Whether a batch was planned and not committed, so that the next start repeats it."""
-    return max(planned_batches(checkpoint), default=-1) > max(_committed_batches(checkpoint), default=-1)
+    return max(planned_batches(checkpoint), default=-1) > max(committed_batches(checkpoint), default=-1)
+
+
+def next_batch(checkpoint: Path) -> int:
+    """The number of the batch that the next start runs first; it may have been planned before."""
+    return max(committed_batches(checkpoint), default=-1) + 1
 
 
 def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
@@ -40,15 +53,26 @@ def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
 
     Nothing is known without a checkpoint, or without a committed batch.
     """
-    latest = max(_committed_batches(checkpoint), default=None)
+    latest = max(committed_batches(checkpoint), default=None)
     planned = checkpoint / "offsets" / str(latest)
     return {} if latest is None or not planned.exists() else _offsets(planned)
 
 
-def state_partitions(checkpoint: Path) -> int:
-    """The number of partitions of the state, as of the last planned batch."""
-    latest = max(planned_batches(checkpoint))
-    metadata = json.loads((checkpoint / "offsets" / str(latest)).read_text().splitlines()[1])
+def find_lost_offsets(checkpoint: Path, topic: str, first: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """By partition, the unread offsets that a topic has no more: the first one, and the first after them.
+
+    Args:
+        first: By partition, the offset of the oldest record.
+    """
+    unread = committed_offsets(checkpoint).get(topic, {})
+    pairs = {partition: (offset, first.get(partition, 0)) for partition, offset in sorted(unread.items())}
+    return {partition: pair for partition, pair in pairs.items() if pair[0] < pair[1]}
+
+
+def state_partitions(checkpoint: Path, batch: int | None = None) -> int:
+    """The number of partitions of the state, as of a planned batch; by default the last one."""
+    batch = max(planned_batches(checkpoint)) if batch is None else batch
+    metadata = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[1])
     return int(metadata["conf"]["spark.sql.shuffle.partitions"])
 
 
@@ -91,10 +115,6 @@ def clear_unused_log(checkpoint: Path) -> None:
     if offsets.exists() and not planned_batches(checkpoint):
         for file in offsets.iterdir():
             file.unlink()
-
-
-def _committed_batches(checkpoint: Path) -> list[int]:
-    return [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
 
 
 def _offsets(planned: Path) -> dict[str, dict[int, int]]:

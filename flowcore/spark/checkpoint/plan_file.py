@@ -8,41 +8,49 @@ something else is refused before it has written anything.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from flowcore.api.node import KeptState
+from flowcore.delivery import LedgerTerms
 from flowcore.errors import StateError
-from flowcore.kafka.topics import TopicIdentity, identify_topics
+from flowcore.kafka.topics import TopicIdentity
+from flowcore.keyed.content import StoredSchemas
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, find_differences
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import (
-    CheckpointIdentity,
-    create_checkpoint,
-    find_topic_differences,
-    read_id,
-    start_anew,
+from flowcore.spark.checkpoint.identity import CheckpointIdentity, create_checkpoint, read_id, start_anew
+from flowcore.spark.checkpoint.offset_log import (
+    checkpointed_topics,
+    has_unfinished_batch,
+    next_batch,
+    planned_batches,
 )
-from flowcore.spark.checkpoint.offset_log import checkpointed_topics, has_unfinished_batch, planned_batches
-from flowcore.spark.context import broker_of
+from flowcore.spark.checkpoint.storage import require_undamaged
 
 __all__ = [
     "StateTypes",
     "checkpoint_folder",
+    "move_to_key_groups",
     "plan_file_of",
     "read_plan_file",
+    "read_schemas",
+    "refuse_checkpoints",
+    "repeated_status",
     "repeated_versions",
     "require_checkpoints_fit",
     "require_fit",
-    "require_same_topics",
+    "skip_ledger_batch",
     "write_plan_file",
 ]
 
@@ -85,49 +93,19 @@ def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
         require_fit(query, plan.flow, checkpoint_folder(query, plan.flow, settings))
 
 
-def require_same_topics(plan: Plan, settings: Settings) -> None:
-    """Check that the topics of every checkpoint are still the ones that it has offsets of.
-
-    Raises:
-        BrokerError: A broker cannot be reached.
-        StateError: A topic was created again, or is in another cluster.
-    """
-    known: dict[tuple[str, str], TopicIdentity | None] = {}
-    found: dict[str, None] = {}
-    affected = {}
-    for query in plan.live_queries:
-        checkpoint = checkpoint_folder(query, plan.flow, settings)
-        before = read_plan_file(checkpoint)
-        if before is None or not planned_batches(checkpoint):
-            continue
-        now = {}
-        for topic in (topic for source in query.sources if (topic := source.topic)):
-            servers = broker_of(topic, settings)
-            if (servers, topic.name) not in known:
-                known[servers, topic.name] = identify_topics(servers, [topic.name])[topic.name]
-            now[topic.name] = known[servers, topic.name]
-        if differences := dict.fromkeys(find_topic_differences(before.topics, now)):
-            found |= differences
-            affected[query.name] = checkpoint
-    _refuse(
-        found, affected, plan.flow,
-        what="offsets count other records, so that some would be skipped or read twice; bring the topic or "
-        "the address of its broker back",
-    )  # fmt: skip
-
-
 def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None) -> None:
     """Check that a query can restore its checkpoint, if there is one, and the state types, if known.
 
     Raises:
-        StateError: The query cannot, or the checkpoint is missing although there is a plan file.
+        StateError: The query cannot, or the checkpoint is damaged, or missing although there is a plan file.
     """
     path = plan_file_of(checkpoint)
     record = _read(path) if path.exists() else None
+    require_undamaged(checkpoint, record.identity.checkpoint if record else None)
     found = read_id(checkpoint)
     if record is not None and record.identity.checkpoint != found:
         missing = f"the id in its folder is {found}" if found else "its folder is missing"
-        _refuse(
+        refuse_checkpoints(
             [f"{path.name} is of the checkpoint {record.identity}, and {missing}"],
             {query.name: checkpoint}, flow,
             what="the query would read its sources from their start position, and skip or repeat records; "
@@ -139,14 +117,20 @@ def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes
         differences = _topic_differences(query, checkpoint)
     else:
         differences = _differences(record, query, flow, types)
-    _refuse(
+    refuse_checkpoints(
         differences, {query.name: checkpoint}, flow,
         what="its state would be read as something else; go back to the flow that made it",
     )  # fmt: skip
 
 
-def _refuse(differences: Iterable[str], checkpoints: Mapping[str, Path], flow: str, *, what: str) -> None:
-    """Refuse the checkpoints of queries if they differ; ``what`` would happen, and one way out."""
+def refuse_checkpoints(
+    differences: Iterable[str], checkpoints: Mapping[str, Path], flow: str, *, what: str
+) -> None:
+    """Refuse the checkpoints of queries if they differ; ``what`` would happen, and one way out.
+
+    Raises:
+        StateError: They differ.
+    """
     if found := "; ".join(differences):
         several = "queries" if len(checkpoints) > 1 else "query"
         names = ", ".join(map(repr, checkpoints))
@@ -181,6 +165,12 @@ def repeated_versions(checkpoint: Path) -> Mapping[str, str]:
     return identity.bounded
 
 
+def repeated_status(checkpoint: Path) -> bool | None:
+    """Whether the records of a planned batch that runs again are backlog; None if the next batch is new."""
+    identity = read_plan_file(checkpoint)
+    return None if identity is None or not has_unfinished_batch(checkpoint) else identity.lags
+
+
 def write_plan_file(
     query: LiveQuery,
     flow: str,
@@ -189,16 +179,20 @@ def write_plan_file(
     *,
     topics: Mapping[str, TopicIdentity],
     bounded: Mapping[str, str],
-) -> None:
+    lags: bool = False,
+    slots: int | None = None,
+    repeat_batch: int | None = None,
+    schemas: Mapping[str, StoredSchemas] | None = None,
+) -> CheckpointIdentity:
     """Write what a checkpoint belongs to, and create its folder; to be called before the query starts.
 
     Args:
-        query: The query.
-        flow: The name of its flow.
-        checkpoint: The folder.
         types: The types of the state that Spark keeps, by operator with state.
-        topics: The identities of its topics, by name.
         bounded: The version of each bounded result that it joins from now on, by stage.
+        lags: The records that it reads from now on are backlog.
+        slots: The number of slots of a query that delivers exactly once, if the checkpoint does not say it.
+        repeat_batch: See `flowcore.delivery.LedgerTerms.choose`.
+        schemas: What its operators by key group keep, by name.
     """
     path = plan_file_of(checkpoint)
     if planned_batches(checkpoint) and not path.exists():
@@ -208,14 +202,19 @@ def write_plan_file(
         )
     needs = derive_needs(query)
     before = read_plan_file(checkpoint)
-    names = {topic.name for source in query.sources if (topic := source.topic)}
+    ledger = None
+    if slots is not None:
+        known = before.ledger if before else None
+        ledger = LedgerTerms.choose(known, next_batch(checkpoint), slots, repeat_batch)
     identity = CheckpointIdentity(
         checkpoint=create_checkpoint(checkpoint),
         born_ms=before.born_ms if before else time.time_ns() // 1_000_000,
         depth=len(query.exchanges),
-        topics={name: topics[name] for name in sorted(names)},
+        topics={name: topics[name] for name in sorted({topic.name for topic in query.topics_read})},
         bounded=bounded,
         mode=query.mode.value,
+        lags=lags,
+        ledger=ledger,
     )
     content = {
         "format": _FORMAT,
@@ -225,7 +224,67 @@ def write_plan_file(
         **asdict(needs),
         "types": [[name, list(kinds)] for name, kinds in types.items()],
         "identity": asdict(identity),
+        "schemas": {
+            name: [_encode_schema(each.keys), _encode_schema(each.results)]
+            for name, each in (schemas or {}).items()
+        },
     }
+    _write(path, content)
+    return identity
+
+
+def read_schemas(checkpoint: Path) -> dict[str, StoredSchemas]:
+    """What the operators by key group of a checkpoint keep, by name.
+
+    Raises:
+        StateError: The file cannot be read, or has no schemas.
+    """
+    path = plan_file_of(checkpoint)
+    found = json.loads(path.read_text()).get("schemas") if path.exists() and _read(path) else None
+    if not found:
+        msg = (
+            f"{path} does not say what types the keys of the state have: they would not be found in other "
+            "key groups; start the flow once with this flowcore, stop it, and then run this again"
+        )
+        raise StateError(msg)
+    return {name: StoredSchemas(*map(_decode_schema, each)) for name, each in found.items()}
+
+
+def move_to_key_groups(checkpoint: Path, key_groups: int) -> None:
+    """Write to a plan file that the state is in another number of key groups."""
+    path = plan_file_of(checkpoint)
+    needs = _read(path).needs
+    states = tuple(
+        state if state.key_groups is None else replace(state, key_groups=key_groups) for state in needs.states
+    )
+    needs = replace(needs, states=states)
+    _write(path, {**json.loads(path.read_text()), "fingerprint": needs.fingerprint, **asdict(needs)})
+
+
+def skip_ledger_batch(checkpoint: Path) -> None:
+    """Let the ledger of a query that delivers exactly once begin again with the next batch.
+
+    To be called after a batch that was committed and has no records. Every batch before it was written.
+    """
+    path = plan_file_of(checkpoint)
+    identity = read_plan_file(checkpoint)
+    if identity is None or identity.ledger is None or has_unfinished_batch(checkpoint):
+        return
+    number = next_batch(checkpoint)
+    terms = LedgerTerms.choose(identity.ledger, number, identity.ledger.slots, number)
+    content = {**json.loads(path.read_text()), "identity": asdict(replace(identity, ledger=terms))}
+    _write(path, content)
+
+
+def _encode_schema(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _decode_schema(written: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(written)))
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
     part = path.with_name(f".{path.name}.part")
     with part.open("w") as file:
         json.dump(content, file, indent=1)
@@ -236,9 +295,8 @@ def write_plan_file(
 
 def _topic_differences(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
     """The differences that show without a plan file: other topics."""
-    topics = [topic for source in query.sources if (topic := source.topic) is not None]
-    now = {topic.name for topic in topics}
-    before = checkpointed_topics(checkpoint) - ({topic.events for topic in topics} - now)
+    now = {topic.name for topic in query.topics_read}
+    before = checkpointed_topics(checkpoint) - ({topic.events for topic in query.topics_read} - now)
     if before != now:
         yield f"it was reading {', '.join(sorted(before))}, and now {', '.join(sorted(now))}"
 

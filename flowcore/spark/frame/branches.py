@@ -8,17 +8,18 @@ A computed column gets a new physical name, so that branches never disturb each 
 logical names of its columns to physical names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.expressions import Expression
+from flowcore.api.operators import Operator
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote
 
-__all__ = ["Branch", "BranchedFrame", "merge_frames", "unite"]
+__all__ = ["Branch", "BranchedFrame", "OpenBranches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,51 @@ class BranchedFrame:
         known = {**branch.physical_names, **{column.lower(): name for column, name in names.items()}}
         return replace(branch, columns={column: known[column.lower()] for column in order})
 
+    def project(
+        self, branch: Branch, expressions: Iterable[tuple[str, Expression]], order: Sequence[str], step: str
+    ) -> Branch:
+        """Add expressions as columns; plain columns keep their physical name.
+
+        An expression that is not in ``order`` is left out, unless it generates rows. ``step`` distinguishes
+        the rows of one record in ids.
+        """
+        known, used = branch.physical_names, {name.lower() for name in order}
+        plain, computed = {}, {}
+        for name, expression in expressions:
+            bare = expression.text.strip("`").lower()
+            if bare in known and len(expression.references) == 1:
+                plain[name.lower()] = known[bare]
+            elif expression.generates and (exploded := expression.exploded):
+                plain[name.lower()] = self._explode(branch, *exploded, step)
+            elif name.lower() in used:
+                computed[name] = branch.expression(expression)
+        after = self.compute(branch, computed, list(computed)).physical_names if computed else {}
+        names = {**known, **plain, **after}
+        return replace(branch, columns={name: names[name.lower()] for name in order})
+
+    def _explode(self, branch: Branch, array: Expression, outer: bool, step: str) -> str:
+        """Copy each row of a branch for each element of an array, and return the column of the elements.
+
+        ``outer`` keeps the rows whose array is null or empty.
+        """
+        nth, element = next(self.names), next(self.names)
+        # Rows of other branches have no array, and stay as they are.
+        text = f"CASE WHEN {self.is_in(branch)} THEN {branch.expression(array)} END"
+        self.frame = self.frame.selectExpr("*", f"posexplode_outer({text}) AS ({nth}, {element})")
+        if not outer:
+            self.filter(branch, f"{nth} IS NOT NULL")
+        self._distinguish(nth, step)
+        return element
+
+    def _distinguish(self, nth: str, step: str) -> None:
+        """Add to the ordinal of rows that were made of one, by a column that counts them from 0.
+
+        The first one keeps the ordinal, so that its id does not depend on the others.
+        """
+        if RECORD_ORDINAL in self.frame.columns:
+            suffix = f"CASE WHEN {nth} > 0 THEN {literal(f'.{step}-')} || {nth} ELSE '' END"
+            self.set({RECORD_ORDINAL: f"{RECORD_ORDINAL} || {suffix}"})
+
     def filter(self, branch: Branch, condition: str) -> None:
         """Drop the rows of a branch for which the condition is not true."""
         if self.keeps_dropped:
@@ -118,90 +164,141 @@ class BranchedFrame:
         return [replace(branch, number=number) for number in numbers]
 
     def join(
-        self, branch: Branch, right: DataFrame, on: Sequence[tuple[str, str]], how: str, step: str
+        self,
+        branch: Branch,
+        right: DataFrame,
+        on: Sequence[tuple[str, str]],
+        how: str,
+        step: str,
+        *,
+        shuffles: bool = False,
     ) -> dict[str, str]:
-        """Join a branch with a small static frame and return the columns of the right side.
+        """Join a branch with a static frame and return the columns of the right side.
 
         Rows of other branches match no row and stay. ``right`` may have the column `RECORD_ORDINAL`: the
         position of a row among the rows with the same key, from 0. ``step`` distinguishes the join in ids.
+        ``shuffles`` is for a frame that does not fit in memory.
         """
         if how in ("semi", "anti"):
             right = right.selectExpr(*(quote(theirs) for _, theirs in on)).distinct()
         names = {column: next(self.names) for column in right.columns}
         hit = next(self.names)
         renamed = (f"{quote(column)} AS {name}" for column, name in names.items())
-        small = F.broadcast(right.selectExpr(*renamed, f"true AS {hit}"))
+        # Without a hint Spark decides by its own estimate of the size, which real-time mode does not allow.
+        table = right.selectExpr(*renamed, f"true AS {hit}").hint("merge" if shuffles else "broadcast")
         keys = {column.lower(): name for column, name in names.items()}
         equal = (f"{branch.column(mine)} = {keys[theirs.lower()]}" for mine, theirs in on)
         condition = F.expr(" AND ".join([self.is_in(branch), *equal]))
-        self.frame = self.frame.join(small, condition, "left")
+        self.frame = self.frame.join(table, condition, "left")
         if how in ("inner", "semi"):
             self.filter(branch, hit)
         elif how == "anti":
             self.filter(branch, f"{hit} IS NULL")
-        if RECORD_ORDINAL in names and RECORD_ORDINAL in self.frame.columns:
-            # The first match keeps the ordinal, so that an id does not depend on further matches.
-            nth = names[RECORD_ORDINAL]
-            suffix = f"CASE WHEN {nth} > 0 THEN {literal(f'.{step}-')} || {nth} ELSE '' END"
-            self.set({RECORD_ORDINAL: f"{RECORD_ORDINAL} || {suffix}"})
+        if RECORD_ORDINAL in names:
+            self._distinguish(names[RECORD_ORDINAL], step)
         return {column: name for column, name in names.items() if column != RECORD_ORDINAL}
+
+    def share(self, branch: Branch) -> None:
+        """Number the rows of its only branch, so that they can be merged with other rows."""
+        if not self.shared:
+            self.set({BRANCH: str(branch.number)})
+            self.shared = True
 
     def set(self, columns: Mapping[str, str]) -> None:
         """Replace columns, or add them."""
         self.frame = self.frame.withColumns({name: F.expr(text) for name, text in columns.items()})
 
 
-def merge_frames(frames: Sequence[BranchedFrame]) -> BranchedFrame:
-    """One frame with the rows of several; they are shared, or none of them is."""
-    first, *others = frames
-    if not others:
-        return first
-    merged = first.frame
-    for branched in others:
-        merged = merged.unionByName(branched.frame, allowMissingColumns=True)
-    return BranchedFrame(
-        merged,
-        first.names,
-        has_coordinates=any(branched.has_coordinates for branched in frames),
-        has_bad=any(branched.has_bad for branched in frames),
-        has_markers=any(branched.has_markers for branched in frames),
-        keeps_dropped=any(branched.keeps_dropped for branched in frames),
-        shared=first.shared,
-    )
+@dataclass(frozen=True, slots=True)
+class OpenBranches:
+    """The branches that no reader has taken yet.
 
-
-def unite(
-    members: Sequence[tuple[BranchedFrame, Branch]],
-    columns: Sequence[str],
-    number: int,
-    step: str,
-    place: str,
-) -> tuple[BranchedFrame, Branch]:
-    """Unite branches of one or several frames in one branch; ``step`` distinguishes the union in ids.
-
-    If some records have a place in a topic, and the others the id of an operator, all have an id: for the
-    former it is the SQL text ``place``.
+    Attributes:
+        numbers: The numbers of new branches.
+        columns: The columns of each operator's output that are used.
+        waiting: The branches, by the operator whose output they are.
     """
-    frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))
-    names = {column: next(frames[0].names) for column in columns}
-    shared = any(branched.shared for branched in frames)
-    have_places = [branched.has_coordinates and branch.has_coordinates for branched, branch in members]
-    have_ids = [
-        branch.has_record_id or place for (_, branch), place in zip(members, have_places, strict=True)
-    ]
-    with_ids = all(have_ids) and not all(have_places)
-    for branched in frames:
-        branches = [branch for owner, branch in members if owner is branched]
-        branched.set(_merge(branched, branches, names, number, step, place if with_ids else None))
-        if shared and not branched.shared:
-            branched.set({BRANCH: str(number)})
-            branched.shared = True
-    return merge_frames(frames), Branch(
-        number, names, has_coordinates=all(have_places), has_record_id=with_ids
-    )
+
+    numbers: Iterator[int]
+    columns: Mapping[Operator, Sequence[str]]
+    waiting: dict[Operator, list[tuple[BranchedFrame, Branch]]] = field(default_factory=dict)
+
+    def add(self, output: Operator, branched: BranchedFrame, branch: Branch, readers: int) -> None:
+        """Keep the output of an operator, with a branch for each of its readers."""
+        branches = [branch]
+        if readers > 1:
+            branches = branched.split(branch, [next(self.numbers) for _ in range(readers)])
+        self.waiting[output] = [(branched, each) for each in branches]
+
+    def take(self, output: Operator) -> tuple[BranchedFrame, Branch]:
+        """A branch of an output."""
+        return self.waiting[output].pop()
+
+    @property
+    def rest(self) -> list[tuple[BranchedFrame, Branch]]:
+        """The branches that are left."""
+        return [each for waiting in self.waiting.values() for each in waiting]
+
+    def merge(self, outputs: Iterable[Operator]) -> tuple[BranchedFrame, Mapping[Operator, Branch]]:
+        """A branch of each output, in one frame."""
+        taken = {output: self.take(output) for output in dict.fromkeys(outputs)}
+        frames = dict.fromkeys(branched for branched, _ in taken.values())
+        if len(frames) > 1:
+            for branched, branch in taken.values():
+                branched.share(branch)
+        return self._merge([*frames]), {output: branch for output, (_, branch) in taken.items()}
+
+    def unite(self, node: Operator, step: str, place: str) -> tuple[BranchedFrame, Branch]:
+        """Unite branches of the operator's inputs in one branch; ``step`` distinguishes the union in ids.
+
+        If some records have an id, and the others only a place in a topic, all have an id: for the latter it
+        is the SQL text ``place``.
+        """
+        number, members = next(self.numbers), [self.take(parent) for parent in node.inputs]
+        frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))
+        names = {column: next(frames[0].names) for column in self.columns[node]}
+        shared = any(branched.shared for branched in frames)
+        have_places = [branched.has_coordinates and branch.has_coordinates for branched, branch in members]
+        have_ids = [
+            branch.has_record_id or has_place
+            for (_, branch), has_place in zip(members, have_places, strict=True)
+        ]
+        with_ids = all(have_ids) and any(branch.has_record_id for _, branch in members)
+        for branched in frames:
+            branches = [branch for owner, branch in members if owner is branched]
+            branched.set(_unite(branched, branches, names, number, step, place if with_ids else None))
+            if shared and not branched.shared:
+                branched.set({BRANCH: str(number)})
+                branched.shared = True
+        return self._merge(frames), Branch(
+            number, names, has_coordinates=all(have_places), has_record_id=with_ids
+        )
+
+    def columns_in(self, frame: BranchedFrame) -> Mapping[int, Sequence[str]]:
+        """The columns that are used of a frame's branches, by number of the branch."""
+        return {
+            branch.number: [branch.physical_names[name.lower()] for name in self.columns[output]]
+            for output, waiting in self.waiting.items()
+            for branched, branch in waiting
+            if branched is frame
+        }
+
+    def _merge(self, frames: Sequence[BranchedFrame]) -> BranchedFrame:
+        """One frame with the rows of several; they are shared, or none of them is."""
+        first, *others = frames
+        for branched in others:
+            first.frame = first.frame.unionByName(branched.frame, allowMissingColumns=True)
+            first.has_coordinates = first.has_coordinates or branched.has_coordinates
+            first.has_bad = first.has_bad or branched.has_bad
+            first.has_markers = first.has_markers or branched.has_markers
+            first.keeps_dropped = first.keeps_dropped or branched.keeps_dropped
+        # A merged frame also has the other branches of the same sources.
+        for output, waiting in self.waiting.items():
+            self.waiting[output] = [(first if owner in others else owner, each) for owner, each in waiting]
+        return first
 
 
-def _merge(  # noqa: PLR0917 - the branches, then the result
+def _unite(  # noqa: PLR0917 - the branches, then the result
     branched: BranchedFrame,
     branches: Sequence[Branch],
     names: Mapping[str, str],

@@ -22,7 +22,7 @@ from flowcore.planner.rules.record_labels import label_states, label_steps
 from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL
 from flowcore.spark.frame.sql import json_object, literal
 
-__all__ = ["RecordIds", "key_text"]
+__all__ = ["RecordIds", "id_after_writer", "key_text"]
 
 _DIGEST_BYTES = 16
 
@@ -101,3 +101,8 @@ class RecordIds:
 def key_text(columns: Mapping[str, str]) -> str:
     """The key of a result as JSON text; the columns are SQL text by name."""
     return json_object(columns) if columns else "'{}'"
+
+
+def id_after_writer(record_id: str) -> str:
+    """What a record id has after the name of its writer; the argument and the result are SQL text."""
+    return f"substring({record_id}, instr({record_id}, ':') + 1)"

@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 __all__ = [
+    "BACKLOG",
     "BAD_REASON",
     "BRANCH",
     "CHANNEL",
@@ -48,6 +49,8 @@ RECORD_ORDINAL = "_ordinal"
 """Distinguishes the records that were made of one source record: text, the last part of their ids."""
 TIMESTAMP_MS = "_timestamp_ms"
 """The event time of a record; only if a sink writes it or windows need it."""
+BACKLOG = "_backlog"
+"""Whether a record is backlog; only if a Python function asks for it."""
 SOURCE, NEWEST = "_source", "_newest_ms"
 """The number of a record's source; its timestamp if that counts for watermarks. Only upstream of windows."""
 KEY_GROUP, POSITION = "_key_group", "_position"

@@ -6,33 +6,20 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from flowcore.api import operators as api
 from flowcore.api.expressions import Expression
-from flowcore.api.operators import (
-    Aggregate,
-    Apply,
-    CoGroup,
-    Drop,
-    Join,
-    Operator,
-    Select,
-    SideOutput,
-    Union,
-    Where,
-    Window,
-    WithColumns,
-)
 from flowcore.errors import PlanError
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.sql import quote
-from flowcore.spark.operators.bounded_windows import aggregate_windows
+from flowcore.spark.operators.bounded_keyed import aggregate_windows, drop_repeats, rank_rows
 from flowcore.spark.operators.co_groups import apply_co_group
 from flowcore.spark.operators.distinct_keys import has_distinct_keys
 
 __all__ = ["apply_function", "apply_native", "group"]
 
 
-def apply_native(  # noqa: C901, PLR0911 - a case for each kind
-    node: Operator, inputs: Mapping[Operator, DataFrame]
+def apply_native(  # noqa: C901, PLR0911, PLR0912 - a case for each kind
+    node: api.Operator, inputs: Mapping[api.Operator, DataFrame]
 ) -> DataFrame:
     """The output of an operator, from those of its inputs.
 
@@ -42,28 +29,32 @@ def apply_native(  # noqa: C901, PLR0911 - a case for each kind
     with translate_plan_errors(node.name):
         frames = [inputs[parent] for parent in node.inputs]
         match node:
-            case Select() | WithColumns():
+            case api.Select() | api.WithColumns():
                 new = {column: F.expr(e.text).alias(column) for column, e in node.expressions}
                 return frames[0].select([new.get(column, F.col(quote(column))) for column in node.columns])
-            case Drop():
+            case api.Drop():
                 return frames[0].select([F.col(quote(column)) for column in node.columns])
-            case Where(condition=condition):
+            case api.Where(condition=condition):
                 return frames[0].where(condition.text)
-            case Aggregate(by=by, aggregates=aggregates):
+            case api.Aggregate(by=by, aggregates=aggregates):
                 keys = [F.col(quote(column)) for column in by]
                 distinct = has_distinct_keys(node.name, [(node.inputs[0], frames[0], keys)])
                 return group(frames[0].repartition(*keys) if distinct else frames[0], by, aggregates)
-            case Join():
+            case api.Join():
                 return _join(node, *frames)
-            case CoGroup():
+            case api.CoGroup():
                 return apply_co_group(node, *frames)
-            case Window() if node.compiled().value == "native":
+            case api.Window() if node.compiled().value == "native":
                 return aggregate_windows(node, frames[0])
-            case SideOutput(inputs=(Window() as windows,)):  # no record is late
+            case api.Deduplicate() if node.compiled().value == "native":
+                return drop_repeats(node, frames[0])
+            case api.Ranked():
+                return rank_rows(node, frames[0])
+            case api.SideOutput(inputs=(api.Window() as windows,)):  # no record is late
                 return inputs[windows.inputs[0]].where("false")
-            case Union():
+            case api.Union():
                 return reduce(DataFrame.unionByName, frames)
-            case Apply():
+            case api.Apply():
                 return apply_function(node, frames[0])
             case _:
                 msg = f"operator {node.name!r} is not a native operator, or runs in a chain"
@@ -79,7 +70,7 @@ def group(frame: DataFrame, by: tuple[str, ...], aggregates: tuple[tuple[str, Ex
     return groups
 
 
-def apply_function(node: Apply, frame: DataFrame) -> DataFrame:
+def apply_function(node: api.Apply, frame: DataFrame) -> DataFrame:
     """Call a user's DataFrame function, and check its result against the declared columns.
 
     Raises:
@@ -98,7 +89,7 @@ def apply_function(node: Apply, frame: DataFrame) -> DataFrame:
     return checked
 
 
-def _join(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
+def _join(node: api.Join, left: DataFrame, right: DataFrame) -> DataFrame:
     # Aliases, because both sides may read the same source.
     on = F.lit(True)
     for mine, theirs in node.on:

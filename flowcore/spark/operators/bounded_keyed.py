@@ -1,7 +1,11 @@
-"""Windows and keyed processes over bounded input that need Python.
+"""Windows, keyed processes and deduplication over bounded input, in Python or with Spark's own operators.
 
-The rows of a key group go to one task, ordered by time, and through the operator of a live query. Then its
-input ends. Spark's state store is not used.
+In Python, the rows of a key group go to one task, ordered by time, and through the operator of a live query.
+Then its input ends. Spark's state store is not used.
+
+In Spark's aggregate, arithmetic on a row's time assigns it to its windows, and rows are grouped by window as
+by any other column. All sums stay within 64 bits: the distance from a row back to its window's start is
+subtracted only if the result is within the range of 64-bit time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,34 +13,50 @@ from dataclasses import dataclass
 from itertools import count
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as Order
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from flowcore.api.operators import KeyedProcess, Operator, Window
+from flowcore.api.operators import Deduplicate, KeyedProcess, Operator, Ranked, Window
 from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.chains import DownstreamChain
-from flowcore.keyed.bounded import BoundedRun
+from flowcore.keyed.bounded import run_on_bounded
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import side_output_name
-from flowcore.spark.frame.sql import quote
-from flowcore.spark.operators.bounded_windows import add_timestamps
+from flowcore.spark.frame.sql import displayable_timestamp, literal, quote, struct
+from flowcore.spark.operators.deduplication import make_deduplication
+from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP
 from flowcore.spark.operators.key_groups import Outlet, Unpacking
-from flowcore.spark.operators.keyed_step import RECORD_TIMESTAMP
 from flowcore.spark.operators.keys import canonical_key, key_group_text
 from flowcore.spark.operators.python_chain import ChainOutlet, arrow_schema, spark_types
 from flowcore.spark.operators.windows import make_window_operator, window_texts
+from flowcore.windows import SlidingWindows, TumblingWindows
 
-__all__ = ["KeyedOutputs", "apply_bounded"]
+__all__ = [
+    "BoundedKeyed",
+    "KeyedOutputs",
+    "add_timestamps",
+    "aggregate_windows",
+    "apply_bounded",
+    "drop_repeats",
+    "rank_rows",
+]
+
 
 _NO_TIMESTAMPS = (
     "operator {!r} asks for the timestamp of a row, which has none: every row would fail; declare it with "
     "process(..., timestamp=), a column or expression"
 )
+BoundedKeyed = Window | KeyedProcess | Deduplicate
+"""The operators that may run by key group over bounded input."""
+_NUMBER = "_flowcore_number"
 _GROUP, _OUTPUT = "_flowcore_key_group", "_flowcore_output"
+_DISTANCE, _START, _LAST = "_flowcore_behind_ms", "_flowcore_start_ms", "_flowcore_last_ms"
+_MIN, _MAX = "(-9223372036854775807L - 1L)", "9223372036854775807L"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +73,7 @@ class KeyedOutputs:
 
 
 def apply_bounded(
-    node: Window | KeyedProcess,
+    node: BoundedKeyed,
     frame: DataFrame,
     *,
     key_groups: int,
@@ -85,7 +105,7 @@ def apply_bounded(
         for output in schemas
     }
     unpacking = Unpacking(outlets=outlets, schema=schema)
-    run = _Run(BoundedRun(operator, clock_ms), unpacking, rows)
+    run = _Run(operator, clock_ms, unpacking, rows)
     whole: DataFrame = frame.mapInArrow(run.run, from_arrow_schema(schema))
     parts = {
         output: whole.where(f"{_OUTPUT} = {numbers[output]}").selectExpr(*_texts(node, output, columns))
@@ -102,42 +122,126 @@ def apply_bounded(
 class _Run:
     """Runs the operator on the rows of one task."""
 
-    group: BoundedRun
+    operator: KeyGroupOperator
+    clock_ms: int
     unpacking: Unpacking
     rows: pa.Schema
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of all outputs."""
         same = (batch.cast(self.rows) for batch in batches)
-        for output, found in self.group.run(same):
+        for output, found in run_on_bounded(self.operator, same, clock_ms=self.clock_ms):
             if outlet := self.unpacking.outlets.get((0, output)):
                 yield self.unpacking.rows(outlet, found)
 
 
-def _sort(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) -> DataFrame:
+def aggregate_windows(node: Window, frame: DataFrame) -> DataFrame:
+    """One row for each key and window, for windows that compile to Spark's aggregate."""
+    match node.config.assigner:
+        case TumblingWindows(size_ms=size_ms, offset_ms=offset_ms):
+            frame = _in_windows(add_timestamps(node, frame), size_ms, size_ms, offset_ms)
+        case SlidingWindows(size_ms=size_ms, slide_ms=slide_ms, offset_ms=offset_ms):
+            frame = _in_windows(add_timestamps(node, frame), size_ms, slide_ms, offset_ms)
+        case _:
+            # Grouped by constants if there are neither keys nor windows, so that no rows give no window.
+            frame = frame.selectExpr("*", f"{_MIN} AS {_START}", f"{_MAX} AS {_LAST}")
+    groups = frame.groupBy([F.col(quote(name)) for name in (*node.by, _START, _LAST)]).agg(
+        *(F.expr(text).alias(name) for name, text in node.sql)
+    )
+    start, end, firing, late = WINDOW_COLUMNS
+    return groups.selectExpr(
+        *map(quote, (*node.by, *node.values)),
+        f"{displayable_timestamp(_START)} AS {start}",
+        f"{displayable_timestamp(f'try_add({_LAST}, 1L)')} AS {end}",
+        f"1 AS {firing}",
+        f"false AS {late}",
+    )
+
+
+def drop_repeats(node: Deduplicate, frame: DataFrame) -> DataFrame:
+    """The first row of each key, in order of time and then of the other columns."""
+    ordered = add_timestamps(node, frame)
+    keys = [F.col(quote(name)) for name in node.by]
+    if node.pass_null_keys:  # each row without key has one of its own
+        keys.append(F.when(keys[0].isNull(), F.monotonically_increasing_id()))
+    first = F.row_number().over(Order.partitionBy(keys).orderBy(_order_by_time(ordered)))
+    numbered = ordered.withColumn(_NUMBER, first).where(f"{_NUMBER} = 1")
+    return numbered.select([F.col(quote(name)) for name in node.columns])
+
+
+def rank_rows(node: Ranked, frame: DataFrame) -> DataFrame:
+    """The first rows of each key, in their order; equal rows in order of the other columns."""
+    ordered = add_timestamps(node, frame)
+    ties = _order_by_time(ordered.drop(RECORD_TIMESTAMP))
+    columns = [(quote(name), descending) for name, descending in node.order] or [(RECORD_TIMESTAMP, True)]
+    order = [F.col(name).desc() if descending else F.col(name).asc() for name, descending in columns]
+    keys = [F.col(quote(name)) for name in node.by]
+    rank = F.row_number().over(Order.partitionBy(keys).orderBy([*order, *ties]))
+    numbered = ordered.withColumn(_NUMBER, rank).where(f"{_NUMBER} <= {node.n}")
+    own = [F.col(quote(name)) for name in node.inputs[0].columns]
+    return numbered.select([*own, *([] if node.rank is None else [F.col(_NUMBER).alias(node.rank)])])
+
+
+def add_timestamps(node: BoundedKeyed | Ranked, frame: DataFrame) -> DataFrame:
+    """Add the column of the record timestamp; a row without a timestamp that needs one fails the stage."""
+    time = "CAST(NULL AS BIGINT)"
+    if node.timestamp is not None:
+        text = node.timestamp.text
+        kind = frame.selectExpr(text).schema.fields[0].dataType.typeName()
+        whole = kind in ("long", "integer", "short", "byte")
+        time = f"CAST({text} AS BIGINT)" if whole else f"unix_millis(CAST({text} AS TIMESTAMP))"
+    consequence = _needs_time(node)
+    if consequence is not None:
+        time = f"coalesce({time}, CAST(raise_error({_without_time(node, consequence)}) AS BIGINT))"
+    return frame.selectExpr("*", f"{time} AS {RECORD_TIMESTAMP}")
+
+
+def _needs_time(node: BoundedKeyed | Ranked) -> str | None:
+    """Why each row needs a timestamp; None if it needs none."""
+    if isinstance(node, Window) and node.config.assigner.bounded:
+        return "it belongs to no window of event time"
+    if isinstance(node, Deduplicate) and node.within_ms is not None:
+        return "it is not known what it repeats"
+    if isinstance(node, Ranked) and node.rank is None:
+        return "it is not known which row is newer"
+    return None
+
+
+def _order_by_time(frame: DataFrame) -> list[Column]:
+    """Rows with equal timestamps are ordered by their other columns, so that all runs are alike."""
+    ties = [field.name for field in frame.schema.fields if _sortable(field.dataType)]
+    time = [RECORD_TIMESTAMP] if RECORD_TIMESTAMP in frame.columns else []
+    return [F.col(quote(name)).asc_nulls_first() for name in dict.fromkeys((*time, *ties))]
+
+
+def _sort(node: BoundedKeyed, frame: DataFrame, key_groups: int) -> DataFrame:
     """Select the needed columns, with each key group in its own partition, ordered by time."""
     computed = node.computed if isinstance(node, Window) else ()
-    names = dict.fromkeys((*node.by, *node.uses))
+    passed = node.columns if isinstance(node, Deduplicate) else ()
     canonical = {name: canonical_key(frame.schema, name, name) for name in node.by}
+    names = dict.fromkeys((*node.by, *node.uses))
+    texts = {name: canonical.get(name, quote(name)) for name in names}
+    texts |= {name: expression.text for name, expression in computed}
+    texts |= {f"{PASSED}{name}": quote(name) for name in passed}
     frame = add_timestamps(node, frame).selectExpr(
         RECORD_TIMESTAMP,
-        *(f"{canonical.get(name, quote(name))} AS {quote(name)}" for name in names),
-        *(f"{expression.text} AS {quote(name)}" for name, expression in computed),
+        *(f"{text} AS {quote(name)}" for name, text in texts.items()),
         f"{key_group_text([*canonical.values()], key_groups)} AS {_GROUP}",
     )
-    # Rows with equal timestamps are ordered by their other columns, so that every run gives the same result.
-    ties = [field.name for field in frame.schema.fields if _sortable(field.dataType) and field.name != _GROUP]
-    ordered = [F.col(quote(name)).asc_nulls_first() for name in dict.fromkeys((RECORD_TIMESTAMP, *ties))]
+    ordered = _order_by_time(frame.drop(_GROUP))
     return frame.repartitionById(key_groups, _GROUP).sortWithinPartitions(ordered).drop(_GROUP)
 
 
 def _make_operator(
-    node: Window | KeyedProcess, rows: pa.Schema, chain: DownstreamChain | None
+    node: BoundedKeyed, rows: pa.Schema, chain: DownstreamChain | None
 ) -> tuple[KeyGroupOperator, Mapping[str, pa.Schema]]:
     """The operator, and the columns of each output; no record is late."""
     if isinstance(node, Window):
         windows = make_window_operator(node, rows, late=())
         return windows, {RESULTS: windows.outputs[RESULTS]}
+    if isinstance(node, Deduplicate):
+        first = make_deduplication(node, rows, tuple(f"{PASSED}{name}" for name in node.columns))
+        return first, first.outputs
     schemas = {name: arrow_schema(spark_types(schema)) for name, schema in node.side_outputs}
     results = arrow_schema(spark_types(node.schema))
     process = KeyedProcesses(
@@ -156,17 +260,17 @@ def _make_operator(
     return process, {**own, **{side_output_name(name): schema for name, schema in schemas.items()}}
 
 
-def _texts(
-    node: Window | KeyedProcess, output: str, columns: Mapping[str, Mapping[str, str]]
-) -> Iterator[str]:
+def _texts(node: BoundedKeyed, output: str, columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """SQL texts of the columns of an output, with their readers' names."""
     found = columns[output]
+    if isinstance(node, Deduplicate):
+        yield from (f"{found[f'{PASSED}{name}']} AS {quote(name)}" for name in node.columns)
+        return
     if isinstance(node, KeyedProcess):
         yield from (f"{now} AS {quote(name)}" for name, now in found.items())
         return
     yield from (f"{found[name]} AS {quote(name)}" for name in (*node.by, *node.values))
-    windows = zip(window_texts(found), WINDOW_COLUMNS, strict=True)
-    yield from (f"{text} AS {name}" for text, name in windows)
+    yield from (f"{text} AS {name}" for name, text in window_texts(found).items())
 
 
 def _sortable(kind: DataType) -> bool:
@@ -177,3 +281,31 @@ def _sortable(kind: DataType) -> bool:
             return all(_sortable(field.dataType) for field in fields)
         case _:
             return not isinstance(kind, (MapType, VariantType))
+
+
+def _in_windows(frame: DataFrame, size_ms: int, slide_ms: int, offset_ms: int) -> DataFrame:
+    """The rows, once for each of their windows, with the window's first and last millisecond."""
+    time = RECORD_TIMESTAMP
+    nearest = f"pmod(pmod({time}, {slide_ms}L) - {offset_ms % slide_ms}L, {slide_ms}L)"
+    if slide_ms < size_ms:
+        nearest = f"explode(sequence({nearest}, {size_ms - 1}L, {slide_ms}L))"
+    ahead = f"({size_ms - 1}L - {_DISTANCE})"
+    return frame.selectExpr("*", f"{nearest} AS {_DISTANCE}").selectExpr(
+        "*",
+        f"if({time} < {_MIN} + {_DISTANCE}, {_MIN}, {time} - {_DISTANCE}) AS {_START}",
+        f"if({time} > {_MAX} - {ahead}, {_MAX}, {time} + {ahead}) AS {_LAST}",
+    )
+
+
+def _without_time(node: BoundedKeyed | Ranked, consequence: str) -> str:
+    """SQL text of the error for a row that belongs to no window."""
+    text = "" if node.timestamp is None else node.timestamp.text
+    read = () if node.timestamp is None else node.timestamp.columns
+    seen = {name: quote(name) for name in dict.fromkeys((*node.by, *read))}
+    before = f"operator {node.name!r}: the record "
+    after = (
+        f" has no timestamp: {consequence}; let timestamp={text!r} give every row one, or leave such rows "
+        "out with where(...)"
+    )
+    row = f"to_json({struct(seen)}, map('ignoreNullFields', 'false'))" if seen else "''"
+    return f"concat({literal(before)}, {row}, {literal(after)})"

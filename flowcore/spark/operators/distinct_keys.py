@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.api.connectors import Csv, Json, Parquet
+from flowcore.api.connectors import Files
 from flowcore.api.operators import Operator, Read, Select, WithColumns
 
 __all__ = ["WORTH_BYTES", "has_distinct_keys"]
@@ -49,8 +49,7 @@ def has_distinct_keys(operator: str, inputs: Sequence[tuple[Operator, DataFrame,
 
 def _straight_from_files(node: Operator) -> bool:
     return all(
-        isinstance(each, Select | WithColumns)
-        or (isinstance(each, Read) and isinstance(each.source, Parquet | Csv | Json))
+        isinstance(each, Select | WithColumns) or (isinstance(each, Read) and isinstance(each.source, Files))
         for each in node.upstream
     )
 

@@ -10,28 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from flowcore.api.operators import Operator, StatefulOperator
+from flowcore.api import operators as api
+from flowcore.api.operators import Operator, WithEventTime
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.keyed.dead_letters import DEAD_LETTERS
+from flowcore.keyed.content import StoredSchemas
+from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON
 from flowcore.keyed.exchange import Exchange
+from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packing import InputColumns, Packing, Recipient, SeenRows
 from flowcore.keyed.runtime import Runtime
-from flowcore.planner.model import find_senders
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
+from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
+    BACKLOG,
     BAD_REASON,
     BRANCH,
     CHANNEL,
     ELEMENT,
     FAILED_OPERATOR,
+    INPUT_ID,
     KAFKA_MS,
     KEY_GROUP,
     NEWEST,
@@ -43,67 +47,107 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import quote
-from flowcore.spark.operators.dead_letters import dead_letter_columns
-from flowcore.spark.operators.key_groups import run_key_groups
-from flowcore.spark.operators.keyed_step import PREFIX, KeyGroupContext, StepMember
-from flowcore.spark.operators.step_rows import StepRows, text_by_branch, unpack_step
-from flowcore.watermarks.strategies import PeriodicFunction
+from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.operators.buffers import prepare_buffer
+from flowcore.spark.operators.deduplication import prepare_deduplication
+from flowcore.spark.operators.key_group_context import (
+    COORDINATE_PREFIX,
+    PREFIX,
+    KeyGroupContext,
+    begins_channels,
+)
+from flowcore.spark.operators.key_groups import StepRows, run_key_groups, text_by_branch, unpack_step
+from flowcore.spark.operators.keyed_step import KeyedStep, StepMember, select_inputs
+from flowcore.spark.operators.processes import prepare_keyed_process
+from flowcore.spark.operators.ranking import prepare_ranking
+from flowcore.spark.operators.retraction import prepare_changelog, prepare_retracting_aggregate
+from flowcore.spark.operators.sorting import prepare_sorting
+from flowcore.spark.operators.stream_joins import prepare_stream_join
+from flowcore.spark.operators.windows import prepare_window
 
 __all__ = ["run_exchange"]
 
 _PASSING = (
     BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
-    KAFKA_MS, FAILED_OPERATOR,
+    KAFKA_MS, FAILED_OPERATOR, BACKLOG,
 )  # fmt: skip
 """The columns of rows that pass key groups, besides those of their branches."""
 _CHANNELS = (SOURCE, NEWEST, ELEMENT, CHANNEL, KEY_GROUP, POSITION)
 """The same, if there is another exchange downstream."""
+_PREPARED: Sequence[tuple[type[Operator], Callable[..., KeyedStep]]] = (
+    (api.StreamJoin, prepare_stream_join),
+    (api.Window, prepare_window),
+    (api.Deduplicate, prepare_deduplication),
+    (api.EventTimeSort, prepare_sorting),
+    (api.Ranked, prepare_ranking),
+    (api.ChangelogNormalize, prepare_changelog),
+    (api.RetractingAggregate, prepare_retracting_aggregate),
+    (api.KeyedProcess, prepare_keyed_process),
+)
 
 
 def run_exchange(
-    members: Sequence[StepMember],
+    nodes: Mapping[Operator, Sequence[Branch]],
     branched: BranchedFrame,
     others: Mapping[int, Collection[str]],
     context: KeyGroupContext,
-) -> tuple[BranchedFrame, Mapping[Operator, Branch]]:
+) -> Mapping[Operator, Branch]:
     """Run operators of one depth on their key groups; latency markers and rows of other branches pass them.
 
     Args:
-        members: The operators.
-        branched: The frame with their records.
+        nodes: The operators, with the branches that they read.
         others: The columns of the other branches of the frame, by number of the branch.
-        context: The query.
 
     Returns:
-        The frame of all outputs and of the rows that passed, and the branch of each output.
+        The branch of each output; the frame has their rows, and those that passed.
     """
-    place = _Place.find(members, context)
-    timed = any(context.query.carries_timestamps(each.inputs.node) for each in members)
+    place = _Place.find([*nodes], context)
+    members = []
+    for node, branches in nodes.items():
+        with translate_plan_errors(node.name):
+            step = _prepare(node, branched, branches, context.of(node))
+            member = select_inputs(step, branched)
+        results = member.operator.outputs.get(RESULTS, pa.schema([]))
+        context.schemas[node.name] = StoredSchemas(member.keys, results)
+        members.append(member)
+    runtimes = tuple(_runtime(member, place) for member in members)
+    exchange = Exchange(query=f"{context.checkpoint}/{place.depth}", runtimes=runtimes)
+    timed = not context.query.timestamped.isdisjoint(nodes)
     passing = _passing_columns(branched, others, place, timed=timed)
+    passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
+    later = _seen_rows(passed, place)
     frame, recipients = _select(members, branched, others, passing, place)
+    functions = {}
     if place.depth == 1:
+        functions = context.functions
         backlog = read_backlog_status(frame.sparkSession, Path(context.checkpoint))
         backlog = backlog.selectExpr(f"at AS {PREFIX}offset", f"backlog AS {PREFIX}backlog")
         frame = frame.unionByName(backlog, allowMissingColumns=True)
-    passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
     packing = Packing(
         inputs=_input_columns(frame),
         sources=tuple(each.name for each in context.sources),
         key_groups=context.query.key_groups,
         recipients=recipients,
         upstream=frozenset(each.name for each in place.upstream),
-        later=_seen_rows(passed, place),
-        functions=_watermark_functions(context) if place.depth == 1 else {},
+        later=later,
+        derived=context.derived,
+        functions=functions,
+        senders=context.sender_files,
     )
-    runtimes = tuple(_runtime(member, place, context) for member in members)
-    exchange = Exchange(query=f"{context.checkpoint}/{place.depth}", runtimes=runtimes)
-    step = unpack_step(
+    rows = unpack_step(
         members, run_key_groups(frame, packing, exchange),
         names=branched.names, passing=passed if passing else None,
-        numbers=[context.sources.index(each.inputs.node) for each in members] if place.later else None,
+        with_backlog=context.side_channels.reads_attributes,
+        numbers=[*map(context.sources.index, nodes)] if place.later else None,
     )  # fmt: skip
-    return _add_columns(members, step, branched, others, context)
+    return _add_columns(members, rows, branched, others, context)
+
+
+def _prepare(
+    node: Operator, branched: BranchedFrame, branches: Sequence[Branch], context: KeyGroupContext
+) -> KeyedStep:
+    prepare = next((each for kind, each in _PREPARED if isinstance(node, kind)), prepare_buffer)
+    return prepare(node, branched, branches, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +167,23 @@ class _Place:
     sources: Sequence[Operator]
 
     @classmethod
-    def find(cls, members: Sequence[StepMember], context: KeyGroupContext) -> _Place:
-        exchanges, first = context.query.exchanges, members[0].inputs.node
-        depth = next((number for number, each in enumerate(exchanges, 1) if first in each), 1)
+    def find(cls, nodes: Sequence[Operator], context: KeyGroupContext) -> _Place:
+        exchanges = context.query.exchanges
+        depth = next(number for number, each in enumerate(exchanges, 1) if nodes[0] in each)
         before = [node for exchange in exchanges[: depth - 1] for node in exchange]
         after = [node for exchange in exchanges[depth:] for node in exchange]
-        later = frozenset(each for node in after for each in find_senders(node))
+        later = frozenset(each for node in after for each in context.query.find_senders(node))
         return cls(depth, before, later, context.sources)
 
     @property
     def passing_numbers(self) -> list[int]:
         """The numbers of the senders whose control elements a later exchange needs."""
-        reached = {*self.upstream, *(each for each in self.sources if not isinstance(each, StatefulOperator))}
-        return [number for number, each in enumerate(self.sources) if each in self.later & reached]
+        reached = {*self.upstream, *filter(begins_channels, self.sources)}
+        followed = {
+            source for each in self.later if isinstance(each, WithEventTime) for source in each.live_sources
+        }
+        needed = (self.later & reached) | followed
+        return [number for number, each in enumerate(self.sources) if each in needed]
 
 
 def _select(
@@ -173,9 +221,9 @@ def _select(
 
     recipients = tuple(
         Recipient(
-            key_group=share(each.inputs.key_group),
-            record=share(each.inputs.record),
-            columns=tuple(map(share, each.inputs.columns.values())),
+            key_group=share(each.key_group),
+            record=share(each.record),
+            columns=tuple(map(share, each.columns.values())),
         )
         for each in members
     )
@@ -186,58 +234,122 @@ def _select(
     return frame, recipients
 
 
-def _runtime(member: StepMember, place: _Place, context: KeyGroupContext) -> Runtime:
-    node = member.inputs.node
+def _runtime(member: StepMember, place: _Place) -> Runtime:
+    node, context = member.step.node, member.step.context
+    # All input of a slice is backlog until it is read, whatever record attributes say.
+    is_slice = context.query.mode.value == "slice"
+    ignored = frozenset(each.name for each in context.senders if is_slice and begins_channels(each))
     return Runtime(
         operator=member.operator,
         query=f"{context.checkpoint}/{node.name}",
         key_groups=context.query.key_groups,
-        sources=member.inputs.context.watermark_sources(),
-        rows=member.inputs.packed,
-        records=member.inputs.records,
+        sources=context.watermark_sources(),
+        rows=member.packed,
+        records=member.records,
         name=node.name,
         emits_control=node in place.later,
-        reads_control=member.inputs.context.reads_operators,
-        max_cache_bytes=context.max_cache_bytes,
+        emits_attributes=context.side_channels.reads_attributes,
+        reads_control=context.reads_operators,
+        ignored_backlog=ignored,
+        max_cache_bytes=context.settings.max_cache_bytes,
     )
 
 
 def _add_columns(
     members: Sequence[StepMember],
-    step: StepRows,
-    before: BranchedFrame,
+    rows: StepRows,
+    branched: BranchedFrame,
     others: Mapping[int, Collection[str]],
     context: KeyGroupContext,
-) -> tuple[BranchedFrame, Mapping[Operator, Branch]]:
-    """The frame of an exchange's rows with the columns that its operators add."""
-    existing = step.frame.columns
-    outputs = [each.finish(found) for each, found in zip(members, step.columns, strict=True)]
-    texts = {name: text for output in outputs for name, text in output.columns.items()}
+) -> Mapping[Operator, Branch]:
+    """Put the rows of an exchange, with the columns of its outputs, into its frame."""
+    texts: dict[str, str] = {}
     by_branch: dict[str, dict[int, str]] = {RECORD_ID: {}}
-    for output in outputs:
-        for name, cases in output.by_branch.items():
-            by_branch.setdefault(name, {}).update(cases)
+    branches: dict[Operator, Branch] = {}
+    for member, outputs in zip(members, rows.columns, strict=True):
+        for name, output in member.step.outputs.items():
+            found, own = outputs[name], member.step.context
+            computed = output.computed(found)
+            names = {**found, **{column: next(branched.names) for column in computed}}
+            texts |= {names[column]: text for column, text in computed.items()}
+            columns = {column: names[now] for column, now in output.columns.items()}
+            engine = output.find_texts(found, own)
+            for column, text in engine.items():
+                by_branch.setdefault(column, {})[output.number] = text
+            upstream = output.passed
+            branch = Branch(
+                output.number,
+                columns,
+                has_coordinates=upstream is not None and not own.reads_operators,
+                has_record_id=RECORD_ID in engine
+                and (upstream is None or upstream.has_record_id or upstream.has_coordinates),
+            )
+            branches |= dict.fromkeys(output.nodes, branch)
+    existing = rows.frame.columns
     texts |= {
         name: text_by_branch(cases, name if name in existing else None) for name, cases in by_branch.items()
     }
-    has_dead_letters = any(DEAD_LETTERS in each.branches for each in members)
+    has_dead_letters = any(each.dead_letters for each in members)
     if has_dead_letters:
-        texts |= dead_letter_columns(step.dead_letters, context, texts, existing)
-    branches = {node: branch for output in outputs for node, branch in output.branches.items()}
+        texts |= _dead_letter_columns(rows.dead_letters, context, texts, existing)
     kept = f"* EXCEPT ({', '.join(name for name in existing if name in texts)})"
-    after = BranchedFrame(
-        step.frame.selectExpr(
-            kept if any(name in texts for name in existing) else "*",
-            *(f"{text} AS {name}" for name, text in texts.items()),
-        ),
-        before.names,
-        has_coordinates=any(branch.has_coordinates for branch in branches.values())
-        or (before.has_coordinates and bool(others)),
-        has_markers=before.has_markers,
-        has_bad=before.has_bad or has_dead_letters,
-        shared=True,
+    branched.frame = rows.frame.selectExpr(
+        kept if any(name in texts for name in existing) else "*",
+        *(f"{text} AS {name}" for name, text in texts.items()),
     )
-    return after, branches
+    branched.has_coordinates = any(branch.has_coordinates for branch in branches.values()) or (
+        branched.has_coordinates and bool(others)
+    )
+    branched.has_bad = branched.has_bad or has_dead_letters
+    branched.keeps_dropped = False
+    branched.shared = True
+    return branches
+
+
+def _dead_letter_columns(
+    found: Mapping[str, str], context: KeyGroupContext, before: Mapping[str, str], existing: Collection[str]
+) -> dict[str, str]:
+    """SQL texts of the columns of bad records, for rows some of which are dead letters.
+
+    Args:
+        found: The names of the dead letters' columns.
+        before: SQL texts of columns that other rows have.
+        existing: The columns of the rows, with those of bad messages if there are any.
+    """
+    first = next(topic.name for source in context.query.key_group_dead_letters if (topic := source.topic))
+    source = found[COORDINATE_PREFIX + SOURCE]
+    name = f"coalesce(CASE {source} {context.topic_cases} END, {literal(first)})"
+    is_dead_letter = f"{found[REASON]} IS NOT NULL"
+    types = {
+        "topic": "STRING",
+        "partition": "INT",
+        "offset": "BIGINT",
+        BAD_REASON: "STRING",
+        KAFKA_MS: "BIGINT",
+        RECORD_ID: "STRING",
+        FAILED_OPERATOR: "STRING",
+    }
+    others = {
+        column: before.get(column, column if column in existing else f"CAST(NULL AS {kind})")
+        for column, kind in types.items()
+    }
+    own = {
+        "topic": name,
+        "partition": found.get(COORDINATE_PREFIX + "partition", "CAST(NULL AS INT)"),
+        "offset": found.get(COORDINATE_PREFIX + "offset", "CAST(NULL AS BIGINT)"),
+        RECORD_ID: found.get(COORDINATE_PREFIX + INPUT_ID, "CAST(NULL AS STRING)"),
+    }
+    return {
+        **{
+            column: f"CASE WHEN {is_dead_letter} THEN {text} ELSE {others[column]} END"
+            for column, text in own.items()
+        },
+        VALUE: f"CASE WHEN {is_dead_letter} THEN CAST({found[CONTENT]} AS BINARY) "
+        f"ELSE {before.get(VALUE, VALUE)} END",
+        BAD_REASON: f"coalesce({found[REASON]}, {others[BAD_REASON]})",
+        FAILED_OPERATOR: f"coalesce({found[OPERATOR]}, {others[FAILED_OPERATOR]})",
+        KAFKA_MS: others[KAFKA_MS],
+    }
 
 
 def _passing_columns(
@@ -256,22 +368,12 @@ def _passing_columns(
 
 
 def _seen_rows(passed: pa.Schema, place: _Place) -> SeenRows | None:
-    topics = [each.name for each in place.later if not isinstance(each, StatefulOperator)]
+    topics = [each.name for each in place.later if begins_channels(each)]
     if not topics or NEWEST not in passed.names:
         return None
     values = {BRANCH: int(RowKind.DROPPED), "offset": MAX_TIMESTAMP_MS}
     columns = (SOURCE, "partition", NEWEST)
     return SeenRows(sources=frozenset(topics), schema=passed, values=values, columns=columns)
-
-
-def _watermark_functions(context: KeyGroupContext) -> dict[str, Callable[[Any], int | None]]:
-    return {
-        source.name: topic.watermark.generator.function
-        for source in context.query.sources
-        if (topic := source.topic)
-        and topic.watermark
-        and isinstance(topic.watermark.generator, PeriodicFunction)
-    }
 
 
 def _input_columns(frame: DataFrame) -> InputColumns:

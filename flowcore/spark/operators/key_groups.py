@@ -2,11 +2,12 @@
 
 Spark's Python state operators handle single rows, so rows are packed before them and unpacked after them,
 both with ``mapInArrow``. Between is one call for each key group in a batch, whatever the number of its rows.
+Each unpacked row is in the branch of its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -14,22 +15,47 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from flowcore.elements import RecordAttributes
+from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.exchange import Exchange
+from flowcore.keyed.operator import ATTRIBUTES, CONTROL, CONTROL_ROWS
+from flowcore.keyed.packed import EVERY
 from flowcore.keyed.packing import Packing
-from flowcore.spark.operators.processor import Processor
+from flowcore.metrics.tally import COUNTS
+from flowcore.serializers.formats import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.spark.frame.rows import BACKLOG, BRANCH, ELEMENT, KEY_GROUP, POSITION, SOURCE, VALUE, RowKind
+from flowcore.spark.operators.keyed_step import StepMember
+from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING, Processor
 
-__all__ = ["COUNTER_ROWS", "MARKER_ROWS", "Outlet", "Unpacking", "run_key_groups"]
+__all__ = [
+    "COUNTER_ROWS",
+    "MARKER_ROWS",
+    "WORKER_POOL",
+    "Outlet",
+    "StepRows",
+    "Unpacking",
+    "run_key_groups",
+    "text_by_branch",
+    "unpack_step",
+]
+
 
 _MARKER: dict[str, pa.DataType] = {"event": pa.binary(), "partition": pa.int32()}
 MARKER_ROWS = pa.schema(_MARKER)
 COUNTER_ROWS = pa.schema([pa.field("counters", pa.string())])
 """The columns of the outputs `MARKERS` and `COUNTERS` of `flowcore.spark.operators.processor`."""
-
 _PACKED = "key_group INT, kind TINYINT, channel STRING, at BIGINT, payload BINARY, operator INT"
 _OUTPUT = "output STRING, content BINARY, key_group INT, operator INT"
+WORKER_POOL = "FLOWCORE_KEY_GROUPS"
+"""The environment variable that names the pool of a Python worker which runs key groups."""
 _environments = Lock()
 """Queries that start concurrently share the Spark context whose environment is changed."""
+_COUNTERS = "_counters"
+_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange) -> DataFrame:
@@ -37,12 +63,12 @@ def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange) -> Da
 
     Args:
         frame: The rows, with the columns of ``packing``.
-        packing: Packs rows by key group.
         exchange: The operators. A pool of Python workers is for one query, so that its few workers keep
-            decoded state that others could not use; unless the Spark context names another pool.
+            decoded state that others could not use. `WORKER_POOL` in the environment of the Spark context
+            names another pool.
     """
     packed = frame.mapInArrow(packing.run, _PACKED)
-    with _environment(frame, FLOWCORE_KEY_GROUPS=exchange.query):
+    with _environment(frame, {WORKER_POOL: exchange.query}):
         stepped: DataFrame = packed.groupBy("key_group").transformWithStateInPandas(
             Processor(exchange), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
         )
@@ -54,7 +80,6 @@ class Outlet:
     """The rows of one output.
 
     Attributes:
-        schema: The columns of the output.
         columns: The output's column for a column of the result.
         constants: The columns of the result that are the same in all rows.
         placed: The rows have the key group that emitted them, and their position among its rows.
@@ -72,42 +97,45 @@ class Unpacking:
 
     Attributes:
         outlets: By number of the operator, and output.
-        schema: The columns of the rows.
         key_group: The column of the key group that emitted a row.
         position: The column of a row's position among those of its key group.
+        backlog: The column that says whether a row is backlog.
     """
 
     outlets: Mapping[tuple[int, str], Outlet]
     schema: pa.Schema
     key_group: str = ""
     position: str = ""
+    backlog: str = ""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Unpack the outputs of one task."""
-        position = 0
+        position, backlog = 0, False
         for batch in batches:
             for output, content, key_group, operator in zip(
                 *(column.to_pylist() for column in batch.columns), strict=True
             ):
                 outlet = self.outlets.get((operator, output))
+                if output == ATTRIBUTES:
+                    backlog = _read_backlog(content)
                 if outlet is not None:
                     rows = pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema)
-                    yield self.rows(outlet, rows, key_group, position)
+                    yield self.rows(outlet, rows, key_group, position, backlog=backlog)
                     position += rows.num_rows
 
     def rows(
-        self, outlet: Outlet, rows: pa.RecordBatch, key_group: int = 0, position: int = 0
+        self,
+        outlet: Outlet,
+        rows: pa.RecordBatch,
+        key_group: int = 0,
+        position: int = 0,
+        *,
+        backlog: bool = False,
     ) -> pa.RecordBatch:
-        """The rows of one output, with the columns of all outputs.
-
-        Args:
-            outlet: The output.
-            rows: Its rows.
-            key_group: The key group that emitted them.
-            position: The position of the first row.
-        """
+        """The rows of one output, with the columns of all outputs."""
         count = rows.num_rows
         added: dict[str, Any] = {name: [value] * count for name, value in outlet.constants.items()}
+        added |= {self.backlog: [backlog] * count} if self.backlog else {}
         if outlet.placed:
             added[self.key_group] = [key_group] * count
             added[self.position] = [*range(position, position + count)]
@@ -125,8 +153,115 @@ class Unpacking:
         return pa.record_batch([column(field) for field in self.schema], schema=self.schema)
 
 
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The rows that key groups emit.
+
+    Attributes:
+        frame: The rows of all outputs, each in its branch.
+        columns: For each operator, by output, the frame's names of its columns.
+        dead_letters: The frame's names of the columns of all operators' dead letters.
+    """
+
+    frame: DataFrame
+    columns: Sequence[Mapping[str, Mapping[str, str]]]
+    dead_letters: Mapping[str, str]
+
+
+def text_by_branch(texts: Mapping[int, str], otherwise: str | None = None) -> str:
+    """SQL text of a column that differs by branch; in other rows another column, or null."""
+    if not texts:
+        return otherwise or "CAST(NULL AS STRING)"
+    cases = (f"WHEN {number} THEN {text}" for number, text in texts.items())
+    return f"CASE {BRANCH} {' '.join(cases)} {f'ELSE {otherwise} ' if otherwise else ''}END"
+
+
+def unpack_step(
+    members: Sequence[StepMember],
+    packed: DataFrame,
+    *,
+    names: Iterator[str],
+    passing: pa.Schema | None,
+    with_backlog: bool,
+    numbers: Sequence[int] | None,
+) -> StepRows:
+    """Unpack what key groups emit, and observe their counters.
+
+    Args:
+        passing: The columns of rows that passed the key groups; None if no rows did.
+        with_backlog: Add the column `BACKLOG` to the operators' outputs.
+        numbers: The operators' numbers among the query's sources, for another exchange downstream; None
+            without one.
+    """
+    outlets = _Outlets(numbers)
+    dead_letters: dict[str, str] = {}
+    found = []
+    for place, member in enumerate(members):
+        outputs = {}
+        for output, number in member.branches.items():
+            schema = member.operator.outputs[output]
+            if output == DEAD_LETTERS:
+                dead_letters |= {name: next(names) for name in schema.names if name not in dead_letters}
+                outputs[output] = {name: dead_letters[name] for name in schema.names}
+            else:
+                outputs[output] = {name: next(names) for name in schema.names}
+            outlets.add(place, output, schema, outputs[output], number)
+        found.append(outputs)
+        outlets.add_engine(place)
+    if passing is not None:
+        outlets.add(EVERY, PASSING, passing, {name: name for name in passing.names}, None)
+    outlets.fields |= {BACKLOG: pa.bool_()} if with_backlog else {}
+    schema = pa.schema(outlets.fields)
+    unpacking = Unpacking(
+        outlets=outlets.by_output, schema=schema, key_group=KEY_GROUP, position=POSITION, backlog=BACKLOG
+    )
+    rows = packed.mapInArrow(unpacking.run, from_arrow_schema(schema))
+    frame = _observe_counters(members[0].step.node.name, rows)
+    return StepRows(frame.where(f"{BRANCH} <> {RowKind.COUNTERS}"), found, dead_letters)
+
+
+class _Outlets:
+    """The outlets of an exchange's operators, by number and output, and the columns of all rows."""
+
+    def __init__(self, numbers: Sequence[int] | None) -> None:
+        self._numbers = numbers
+        self.fields: dict[str, pa.DataType] = {BRANCH: pa.int32()}
+        if numbers is not None:
+            self.fields |= {SOURCE: pa.int32(), KEY_GROUP: pa.int32(), POSITION: pa.int64()}
+        self.by_output: dict[tuple[int, str], Outlet] = {}
+
+    def add(
+        self, place: int, output: str, schema: pa.Schema, columns: Mapping[str, str], branch: int | None
+    ) -> None:
+        """Add an output of the operator at a place, with the names of its columns in the rows."""
+        constants = {} if branch is None else {BRANCH: branch}
+        if self._numbers is not None and place != EVERY:
+            constants[SOURCE] = self._numbers[place]
+        self.fields.update({now: schema.field(name).type for name, now in columns.items()})
+        self.by_output[place, output] = Outlet(
+            schema=schema,
+            columns={now: name for name, now in columns.items()},
+            constants=constants,
+            placed=self._numbers is not None and output not in (PASSING, MARKERS, COUNTERS),
+        )
+
+    def add_engine(self, place: int) -> None:
+        """Add markers and counters of an operator, and control elements if another exchange needs them."""
+        markers = {"event": VALUE, "partition": "partition"}
+        self.add(place, MARKERS, MARKER_ROWS, markers, RowKind.MARKER)
+        self.add(place, COUNTERS, COUNTER_ROWS, {"counters": _COUNTERS}, RowKind.COUNTERS)
+        if self._numbers is not None:
+            self.add(place, CONTROL, CONTROL_ROWS, {"element": ELEMENT}, RowKind.CONTROL)
+
+
+def _read_backlog(content: bytes) -> bool:
+    rows = pa.ipc.read_record_batch(pa.py_buffer(content), CONTROL_ROWS)
+    element = _ELEMENTS.decode(rows.column("element")[0].as_py())
+    return isinstance(element, RecordAttributes) and element.backlog
+
+
 @contextmanager
-def _environment(frame: DataFrame, **variables: str) -> Iterator[None]:
+def _environment(frame: DataFrame, variables: Mapping[str, str]) -> Iterator[None]:
     """Spark separates pools of Python workers by the environment variables they are requested with."""
     context = frame.sparkSession.sparkContext
     with _environments:
@@ -136,3 +271,19 @@ def _environment(frame: DataFrame, **variables: str) -> Iterator[None]:
             yield
         finally:
             context.environment = before
+
+
+def _observe_counters(name: str, frame: DataFrame) -> DataFrame:
+    def counter(name: str) -> str:
+        return f"CAST(get_json_object({_COUNTERS}, '$.{name}') AS BIGINT)"
+
+    sums = (*(f"{each}_records" for each in COUNTS), "state_bytes")
+    return frame.observe(
+        f"flowcore-keygroups-{name}",
+        *(F.expr(f"coalesce(sum({counter(each)}), 0)").alias(each) for each in sums),
+        F.expr(f"sum({counter('held_records')})").alias("held_records"),
+        F.expr(f"min({counter('held_since_ms')})").alias("held_since_ms"),
+        F.expr(f"min({counter('watermark_ms')})").alias("watermark_ms"),
+        F.expr(f"max({counter('backlog')})").alias("backlog"),
+        F.expr(f"collect_list(get_json_object({_COUNTERS}, '$.emitted'))").alias("emitted"),
+    )

@@ -1,240 +1,191 @@
-"""Select what an operator with state reads: the records of a branch, as its key groups receive them.
+"""Operators with state as their exchange runs them: what they read, how they run, and what they emit.
 
-The channels of an operator are the partitions of its topics, and the key groups of the operators upstream of
-it. Rows have the number of the topic or operator in the column `SOURCE`.
+The module of an operator describes it as a `KeyedStep`; `select_inputs` adds what is known only of the frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from flowcore.api.operators import Operator, Read
+from flowcore.api.operators import Operator
+from flowcore.flush.buffered import BufferedOperator
+from flowcore.flush.config import BufferOutput
+from flowcore.flush.operator import FlushBuffers
+from flowcore.flush.quiet_input import QUIET_MS
+from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.operator import KeyGroupOperator
-from flowcore.planner.model import LiveQuery, find_senders
+from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
+from flowcore.planner.model import Flush
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.record_ids import RecordIds
-from flowcore.spark.frame.rows import INPUT_ID, KEY_GROUP, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, RowKind
+from flowcore.spark.frame.sql import quote
+from flowcore.spark.operators.key_group_context import RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keys import canonical_key, key_group_text
-from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.watermarks import watermark_source
-from flowcore.watermarks.progress import WatermarkSource
 
-__all__ = [
-    "COORDINATE_PREFIX", "PREFIX", "RECORD_TIMESTAMP", "KeyGroupContext", "StepInputs", "StepMember",
-    "StepOutput", "select_inputs",
-]  # fmt: skip
+__all__ = ["Columns", "KeyedStep", "StepMember", "StepOutput", "make_buffer", "select_inputs"]
 
-PREFIX = "_flowcore_"
-"""The prefix of columns that are not the user's."""
-COORDINATE_PREFIX = f"{PREFIX}of_"
-"""The prefix of columns with a record's coordinates."""
-RECORD_TIMESTAMP = f"{PREFIX}timestamp_ms"
-"""The column of a record's timestamp, BIGINT milliseconds, null if it has none."""
+Columns = Mapping[str, str]
+"""Names of columns, or SQL texts, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyGroupContext:
-    """What operators on key groups need of their query.
+class StepOutput:
+    """An output of an operator that is read, as a branch of the exchange's rows.
 
     Attributes:
-        query: The query.
-        checkpoint: The folder of its checkpoint, which distinguishes its state from that of other queries.
-        side_channels: What it carries besides its records.
-        dead_letter_sources: The sources whose records become dead letters if a function fails.
-        record_ids: What the ids of its records are made of.
-        numbers: The numbers of new branches.
-        max_cache_bytes: The budget of a worker for decoded states.
-        senders: The topics and the operators with state that the operator reads.
+        nodes: The operators whose output it is for their readers.
+        number: The number of the branch.
+        columns: The columns of the branch: the output's column, or one that is computed of them, by name.
+        passed: The branch upstream whose records the operator passes on as they are; None if it makes new
+            records.
+        kept: The engine's columns that are columns of the output.
+        computed: Makes SQL texts of columns of the names that the output's columns have in the rows.
+        record_id: The same for the id of new records; None if it is unknown what each was made from.
+        ordinal: The same for their `RECORD_ORDINAL`.
     """
 
-    query: LiveQuery
-    checkpoint: str
-    side_channels: SideChannels
-    dead_letter_sources: Sequence[Read]
-    record_ids: RecordIds
-    numbers: Iterator[int]
-    max_cache_bytes: int
-    senders: tuple[Operator, ...] = ()
+    nodes: Sequence[Operator]
+    number: int
+    columns: Columns
+    passed: Branch | None = None
+    kept: Sequence[str] = ()
+    computed: Callable[[Columns], Columns] = lambda _: {}
+    record_id: Callable[[Columns], str] | None = None
+    ordinal: Callable[[Columns], str] = lambda _: "'0'"
 
-    @property
-    def has_ordinals(self) -> bool:
-        """Its records carry an ordinal."""
-        return self.record_ids.has_ordinals
-
-    def of(self, node: Operator) -> KeyGroupContext:
-        """The context of one operator."""
-        return replace(self, senders=find_senders(node))
-
-    @property
-    def sources(self) -> tuple[Operator, ...]:
-        """The topics, then the operators with state, by the number that their rows have."""
-        return (*self.query.sources, *(node for exchange in self.query.exchanges for node in exchange))
-
-    @property
-    def reads_topics(self) -> bool:
-        """Some records come from a topic without another operator with state."""
-        return any(isinstance(each, Read) for each in self.senders)
-
-    @property
-    def reads_operators(self) -> bool:
-        """Some records come from another operator with state."""
-        return not all(isinstance(each, Read) for each in self.senders)
-
-    @property
-    def coordinates(self) -> dict[str, str]:
-        """The columns of a record's coordinates: their name in key groups, and upstream of them.
-
-        A record of another operator with state has its id instead of a place in a topic.
-        """
-        names = [SOURCE, *(("partition", "offset") if self.reads_topics else ())]
-        names += [INPUT_ID] if self.reads_operators else []
-        names += [RECORD_ORDINAL] if self.has_ordinals else []
-        return {f"{COORDINATE_PREFIX}{name}": name for name in names}
-
-    @property
-    def topic_cases(self) -> str:
-        """The branches of a SQL ``CASE`` that gives the topic for the number of a source."""
-        topics = [source.topic for source in self.query.sources]
-        cases = [f"WHEN {number} THEN {literal(topic.name)}" for number, topic in enumerate(topics) if topic]
-        return " ".join(cases)
-
-    def coordinate_texts(self, branch: Branch) -> dict[str, str]:
-        """SQL texts of the coordinates of a branch's records, by the names that they have upstream."""
-        texts = {name: name for name in self.coordinates.values()}
-        if self.reads_operators:
-            texts[INPUT_ID] = self._input_id(branch)
-            if self.reads_topics:  # each record has a place or an id
-                texts[INPUT_ID] = f"CASE WHEN {KEY_GROUP} IS NOT NULL THEN {texts[INPUT_ID]} END"
-                texts |= {
-                    name: f"CASE WHEN {KEY_GROUP} IS NULL THEN {name} END" for name in ("partition", "offset")
-                }
+    def find_texts(self, found: Columns, context: KeyGroupContext) -> dict[str, str]:
+        """SQL texts of the engine's columns of its records."""
+        if self.passed is not None:
+            kept = {name: found[name] for name in self.kept}
+            return context.passed_texts(self.nodes, found) | kept
+        texts = {} if self.record_id is None else {RECORD_ID: self.record_id(found)}
+        if not context.query.timestamped.isdisjoint(self.nodes):
+            texts[TIMESTAMP_MS] = found[TIMESTAMP]
+        if context.has_ordinals:
+            texts[RECORD_ORDINAL] = self.ordinal(found)
         return texts
 
-    def watermark_sources(self) -> dict[str, WatermarkSource]:
-        """The channels of the operator's inputs, by name of the input."""
-        groups = WatermarkSource(None, tuple(map(str, range(self.query.key_groups))))
-        return {
-            each.name: _watermark_source(each, self.side_channels) if isinstance(each, Read) else groups
-            for each in self.senders
-        }
 
-    def _input_id(self, branch: Branch) -> str:
-        """SQL text of a record's `RECORD_ID`; its ordinal is another column."""
-        if branch.has_record_id:
-            return RECORD_ID
-        if not branch.has_coordinates:
-            return "CAST(NULL AS STRING)"
-        return self.record_ids.of_place("topic", "partition", "offset")
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """The records that go to an operator's key groups.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedStep:
+    """What an operator with state reads, how it runs, and what it emits.
 
     Attributes:
-        node: The operator.
-        context: The operator's context.
-        record: SQL text that is true for its records.
-        key_group: SQL text of a record's key group.
-        columns: SQL texts of a record's columns, by the names that they have in key groups.
-        records: The columns of a record as the operator receives it: its timestamp, then the selected
-            columns.
-        packed: The columns of a record that are shuffled: without the timestamp if records have none.
+        keys: The names of the columns of its key.
+        branch: The branch of its records; of several branches, one with what their rows carry.
+        columns: A record's columns: their name in key groups, and in the frame.
+        make: Makes it of the columns of a record as it receives it (its timestamp, then ``columns``), and of
+            which failures become dead letters.
+        outputs: By name, those that are read.
+        with_coordinates: It also needs the coordinates of records, as its dead letters do.
+        shown: The columns of a record that its functions receive; None if they are not a user's.
+        record: SQL text that is true for the records, if they are not those of the branch.
+        spreads_null_keys: Records without key need no common key group.
+        result_key: The columns of its results of which a buffer keeps the latest, if the plan has one for it.
     """
 
     node: Operator
     context: KeyGroupContext
-    record: str
-    key_group: str
-    columns: Mapping[str, str]
-    records: pa.Schema
-    packed: pa.Schema
+    keys: Sequence[str]
+    branch: Branch
+    columns: Columns
+    make: Callable[[pa.Schema, DeadLetters | None], KeyGroupOperator]
+    outputs: Mapping[str, StepOutput]
+    with_coordinates: bool = True
+    shown: Sequence[str] | None = None
+    record: str | None = None
+    spreads_null_keys: bool = False
+    result_key: Sequence[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
-    """What an operator adds to the rows of its exchange.
-
-    Attributes:
-        branches: The branches of its outputs, by the operator whose output it is for its readers.
-        columns: SQL texts of new columns.
-        by_branch: SQL texts of the engine's columns, by column and number of the branch.
-    """
-
-    branches: Mapping[Operator, Branch]
-    columns: Mapping[str, str] = field(default_factory=dict)
-    by_branch: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepMember:
     """An operator with state in an exchange.
 
     Attributes:
-        inputs: Its records.
-        operator: What runs in key groups.
-        branches: The branch of each of its outputs that is read.
-        finish: Makes its output of the columns' names in the exchange's rows, by output and name in it.
+        record: SQL text that is true for its records.
+        key_group: SQL text of a record's key group.
+        keys: The columns of its key.
+        columns: SQL texts of a record's columns, by the names that they have in key groups.
+        records: The columns of a record as the operator receives it.
+        packed: The columns of a record that are shuffled: without the timestamp if records have none.
+        dead_letters: Which failures become dead letters; None if each failure stops the query.
     """
 
-    inputs: StepInputs
+    step: KeyedStep
     operator: KeyGroupOperator
-    branches: Mapping[str, int]
-    finish: Callable[[Mapping[str, Mapping[str, str]]], StepOutput]
+    record: str
+    key_group: str
+    keys: pa.Schema
+    columns: Columns
+    records: pa.Schema
+    packed: pa.Schema
+    dead_letters: DeadLetters | None
+
+    @property
+    def branches(self) -> Mapping[str, int]:
+        """The branch of each output that is read; dead letters are in that of bad records."""
+        numbers = {name: output.number for name, output in self.step.outputs.items()}
+        return {**numbers, **({DEAD_LETTERS: RowKind.BAD} if self.dead_letters else {})}
 
 
-def select_inputs(  # noqa: PLR0917 - the operator, then its input
-    node: Operator,
-    keys: Sequence[str],
-    branched: BranchedFrame,
-    branch: Branch,
-    columns: Mapping[str, str],
-    context: KeyGroupContext,
-    *,
-    with_coordinates: bool,
-) -> StepInputs:
-    """Select the columns of records.
-
-    Args:
-        node: The operator.
-        keys: Its key's columns.
-        branched: The frame of the branch.
-        branch: The records.
-        columns: A record's columns: their name in key groups, and in the frame.
-        context: The operator's context.
-        with_coordinates: The operator also needs the coordinates of records.
-    """
+def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
+    """Select the records of an operator in a frame, and make the operator of their types."""
+    node, context = step.node, step.context
+    dead_letters = None
+    if step.shown is not None and (routed := context.query.key_group_dead_letters):
+        sources = tuple(
+            each not in context.senders or all(source in routed for source in each.live_sources)
+            for each in context.sources
+        )
+        dead_letters = DeadLetters(
+            sources=sources, shown=tuple(step.shown), places=tuple(context.coordinates)
+        )
     schema = branched.frame.schema
-    texts = {name: quote(now) for name, now in columns.items()}
-    texts |= {name: canonical_key(schema, columns[name], name) for name in keys}
-    if with_coordinates:
-        found = context.coordinate_texts(branch)
-        texts |= {name: found[now] for name, now in context.coordinates.items()}
+    texts = {name: quote(now) for name, now in step.columns.items()}
+    texts |= {name: canonical_key(schema, step.columns[name], name) for name in step.keys}
+    if step.with_coordinates or dead_letters:
+        texts |= context.coordinate_texts(step.branch)
     selected = branched.frame.selectExpr(*(f"{text} AS {quote(name)}" for name, text in texts.items()))
     others = to_arrow_schema(selected.schema, timezone="UTC")
     records = pa.schema([pa.field(RECORD_TIMESTAMP, pa.int64()), *others])
     timed = TIMESTAMP_MS in branched.frame.columns
-    record = branched.is_in(branch)
+    record = branched.is_in(step.branch) if step.record is None else step.record
     if node.needs_timestamps and not context.side_channels.untimed_sources.isdisjoint(context.senders):
         record += f" AND {TIMESTAMP_MS} IS NOT NULL"
-    return StepInputs(
-        node=node,
-        context=context,
+    key_group = key_group_text([texts[name] for name in step.keys], context.query.key_groups)
+    if step.spreads_null_keys and context.reads_topics:
+        has_key = " AND ".join(f"{texts[name]} IS NOT NULL" for name in step.keys)
+        spread = f"CAST(pmod(coalesce(partition, 0), {context.query.key_groups}) AS INT)"
+        key_group = f"CASE WHEN {has_key} THEN {key_group} ELSE {spread} END"
+    operator = step.make(records, dead_letters)
+    if step.result_key is not None and (flush := context.query.buffers.get(node)):
+        buffer = make_buffer(flush, step.result_key, TIMESTAMP, operator.outputs[RESULTS], context)
+        operator = BufferedOperator(operator=operator, buffer=buffer)
+    return StepMember(
+        step=step,
+        operator=operator,
         record=record,
-        key_group=key_group_text([texts[name] for name in keys], context.query.key_groups),
+        key_group=key_group,
+        keys=pa.schema([records.field(name) for name in step.keys]),
         columns={RECORD_TIMESTAMP: TIMESTAMP_MS, **texts} if timed else texts,
         records=records,
         packed=records if timed else others,
+        dead_letters=dead_letters,
     )
 
 
-def _watermark_source(node: Read, side_channels: SideChannels) -> WatermarkSource:
-    topic = node.topic
-    if topic is None:
-        return WatermarkSource(None, ())
-    return watermark_source(topic, side_channels.partitions, polls=side_channels.polls_watermarks)
+def make_buffer(
+    flush: Flush, keys: Sequence[str], timestamp: str, rows: pa.Schema, context: KeyGroupContext
+) -> FlushBuffers:
+    """The buffer that the plan has for rows with these keys."""
+    config, quiet_ms = flush.config or BufferOutput(None), None
+    if config.max_entries is not None:
+        config = replace(config, max_entries=max(1, config.max_entries // context.query.key_groups))
+    if context.query.mode.value != "slice":
+        quiet_ms = min(config.interval_ms or 0, QUIET_MS)
+    return FlushBuffers(config=config, quiet_ms=quiet_ms, keys=tuple(keys), timestamp=timestamp, rows=rows)

@@ -1,19 +1,6 @@
 """SQL texts of keys."""
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    NullType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote
@@ -21,11 +8,12 @@ from flowcore.spark.frame.sql import literal, quote
 __all__ = ["canonical_key", "key_group_text"]
 
 _KEYS = (
-    NumericType, StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
+    T.NumericType, T.StringType, T.BooleanType, T.BinaryType, T.DateType, T.TimestampType,
+    T.TimestampNTZType, T.NullType,
 )  # fmt: skip
 
 
-def canonical_key(schema: StructType, column: str, name: str) -> str:
+def canonical_key(schema: T.StructType, column: str, name: str) -> str:
     """SQL text that is identical for keys that Spark groups together: 0.0 for -0.0, and a single NaN.
 
     So two keys are equal, or not, in Spark, in Python, and when read back from state.
@@ -51,19 +39,19 @@ def key_group_text(keys: tuple[str, ...] | list[str], key_groups: int) -> str:
     return f"CAST(pmod(hash({', '.join(keys)}), {key_groups}) AS INT)" if keys else "0"
 
 
-def _is_key(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
+def _is_key(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
         return bool(kind.fields) and all(_is_key(field.dataType) for field in kind.fields)
     return isinstance(kind, _KEYS)
 
 
-def _canonical(kind: DataType, text: str) -> str:
+def _canonical(kind: T.DataType, text: str) -> str:
     match kind:
-        case DoubleType() | FloatType():
+        case T.DoubleType() | T.FloatType():
             name = kind.simpleString()
             nan, zero = f"CAST('NaN' AS {name})", f"CAST(0 AS {name})"
             return f"CASE WHEN isnan({text}) THEN {nan} WHEN {text} = 0 THEN {zero} ELSE {text} END"
-        case StructType(fields=fields) if _has_floats(kind):
+        case T.StructType(fields=fields) if _has_floats(kind):
             parts = (
                 f"{literal(field.name)}, {_canonical(field.dataType, f'{text}.{quote(field.name)}')}"
                 for field in fields
@@ -73,7 +61,7 @@ def _canonical(kind: DataType, text: str) -> str:
             return text
 
 
-def _has_floats(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
+def _has_floats(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
         return any(_has_floats(field.dataType) for field in kind.fields)
-    return isinstance(kind, (DoubleType, FloatType))
+    return isinstance(kind, (T.DoubleType, T.FloatType))

@@ -1,10 +1,12 @@
-"""Spark's native aggregate of a live query, with latency markers and timestamps.
+"""Spark's native aggregate of a live query, with record ids, latency markers and timestamps.
+
+A group counts its records. Key and count are the id of an output: they are the same if a batch runs again, in
+whatever mode, and no two outputs of a group have the same count.
 
 A latency marker must wait where records wait, so it passes the shuffle and the state with them, in a group
 for each source partition that sends markers. The group keeps the latest marker. A marker's time is a number,
-because Spark sorts all records to aggregate values without a fixed size. A marker's group is a text, which is
-empty for
-records: with bytes or nulls Spark would use its slower hash table for every record.
+because Spark sorts all records to aggregate values without a fixed size. A marker's group is a text, and the
+text of records is empty: with bytes or nulls Spark would use its slower hash table for every record.
 
 If batches are a flush interval apart, the group keeps the earliest marker of a batch instead, since it waited
 as long as the record that waited longest. The state keeps a maximum, so the number combines the batch's
@@ -12,7 +14,6 @@ second, in its upper bits, with the time since the marker was made. Such groups 
 restarted query may find state of the other kind.
 """
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.operators import Aggregate
@@ -20,12 +21,11 @@ from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, VALUE, RowKind
 from flowcore.spark.frame.sql import literal, quote
-from flowcore.spark.operators import batch
 from flowcore.spark.topics import elements
 
 __all__ = ["apply_aggregate"]
 
-_SENDER, _MARKED = "sender", "marked"
+_SENDER, _MARKED, _COUNT = "sender", "marked", "count"
 _BUFFERED = "X'FF'"  # no sender begins with it, since a subtask is not negative
 _MOST_MS = (1 << 31) - 1
 
@@ -34,22 +34,16 @@ def apply_aggregate(
     node: Aggregate,
     branched: BranchedFrame,
     branch: Branch,
-    label: str | None,
+    label: str,
     *,
     timed: bool,
     buffered: bool = False,
 ) -> tuple[BranchedFrame, Branch]:
     """The groups of a branch's records, and latency markers.
 
-    With a ``label`` a group has a record id: label, key and the time of its batch, which Spark keeps for a
-    batch that runs again. In real-time mode a group is emitted several times in a batch, so it has none. If
-    ``timed``, a group has the timestamp of its newest record. If ``buffered``, a batch has all records of
-    a flush interval.
+    A group has a record id: label, key and the number of its records. If ``timed``, it has the timestamp of
+    its newest record. If ``buffered``, a batch has all records of a flush interval.
     """
-    record_id = [] if label is None else _record_id(node, label)
-    if not (branched.has_markers or timed):
-        frame = batch.group(branched.rows_of(branch), node.by, node.aggregates)
-        return _rename(node, frame, branched, branch, record_id)
     frame = (
         branched.frame.where(f"{BRANCH} IN ({RowKind.MARKER}, {branch.number})")
         if branched.shared
@@ -58,7 +52,10 @@ def apply_aggregate(
     columns = [f"{quote(now)} AS {quote(name)}" for name, now in branch.columns.items()]
     keys = [F.col(quote(column)) for column in node.by]
     aggregates = [F.expr(expression.text).alias(name) for name, expression in node.aggregates]
-    rest = []
+    aggregates.append(F.count("*").alias(_inner(_COUNT)))
+    key = key_text({name: quote(name) for name in node.by})
+    record_id = f"concat_ws(':', {literal(label)}, {key}, {_inner(_COUNT)})"
+    rest = [f"{record_id} AS {RECORD_ID}", f"'0' AS {RECORD_ORDINAL}"]
     if timed:
         columns.append(f"{TIMESTAMP_MS} AS {_inner(TIMESTAMP_MS)}")
         aggregates.append(F.max(_inner(TIMESTAMP_MS)).alias(_inner(TIMESTAMP_MS)))
@@ -83,13 +80,10 @@ def apply_aggregate(
             f"CASE WHEN {_inner(_SENDER)} = '' THEN {branch.number} ELSE {RowKind.MARKER} END AS {BRANCH}"
         )
     frame = frame.selectExpr(*columns).groupBy(keys).agg(*aggregates)
-    return _rename(node, frame, branched, branch, [*rest, *record_id])
-
-
-def _record_id(node: Aggregate, label: str) -> list[str]:
-    key = key_text({name: quote(name) for name in node.by})
-    text = f"concat_ws(':', {literal(label)}, {key}, unix_millis(current_timestamp()))"
-    return [f"{text} AS {RECORD_ID}", f"'0' AS {RECORD_ORDINAL}"]
+    names = {column: next(branched.names) for column in node.columns}
+    frame = frame.selectExpr(*(f"{quote(column)} AS {name}" for column, name in names.items()), *rest)
+    after = BranchedFrame(frame, branched.names, has_coordinates=False, has_markers=branched.has_markers)
+    return after, Branch(branch.number, names, has_record_id=True)
 
 
 def _earliness(marked_ms: str) -> str:
@@ -106,16 +100,3 @@ def _marked_ms(number: str) -> str:
 def _inner(column: str) -> str:
     """A column name that no user's column has."""
     return f"_flowcore_{column.lstrip('_')}"
-
-
-def _rename(
-    node: Aggregate,
-    frame: DataFrame,
-    branched: BranchedFrame,
-    branch: Branch,
-    rest: list[str],
-) -> tuple[BranchedFrame, Branch]:
-    names = {column: next(branched.names) for column in node.columns}
-    frame = frame.selectExpr(*(f"{quote(column)} AS {name}" for column, name in names.items()), *rest)
-    after = BranchedFrame(frame, branched.names, has_coordinates=False, has_markers=branched.has_markers)
-    return after, Branch(branch.number, names, has_record_id=RECORD_ID in frame.columns)

@@ -6,167 +6,129 @@ functions replace the results.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
 
 from flowcore.api.operators import KeyedProcess, Operator
-from flowcore.api.stateful import find_side_outputs
-from flowcore.chains import DownstreamChain
-from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
+from flowcore.keyed.dead_letters import DeadLetters
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
-from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.planner.model import Chain, LiveQuery
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.planner.model import LiveQuery
 from flowcore.process.keyed import KeyedProcesses
-from flowcore.process.outputs import NTH, TIMER, side_output_name
-from flowcore.settings import CheckMode
+from flowcore.process.outputs import KEY, NTH, TIMER, side_output_name
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.rows import INPUT_ID, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
+from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import literal
-from flowcore.spark.operators.buffers import add_buffer, find_buffer
-from flowcore.spark.operators.dead_letters import route_dead_letters
-from flowcore.spark.operators.keyed_step import (
-    COORDINATE_PREFIX,
-    RECORD_TIMESTAMP,
-    KeyGroupContext,
-    StepInputs,
-    StepMember,
-    StepOutput,
-    select_inputs,
-)
-from flowcore.spark.operators.python_chain import (
-    ChainOutlet,
-    arrow_schema,
-    make_downstream_chain,
-    spark_types,
-)
+from flowcore.spark.operators.key_group_context import COORDINATE_PREFIX, RECORD_TIMESTAMP, KeyGroupContext
+from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
+from flowcore.spark.operators.python_chain import arrow_schema, make_downstream_chain, spark_types
 
 __all__ = ["prepare_keyed_process"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """An output that is read.
-
-    Attributes:
-        node: The operator whose output it is for its readers.
-        output: Its name in the key groups.
-        name: The prefix of its `RECORD_ID`.
-        columns: Its columns.
-        number: Of its branch.
-        step: Distinguishes the outputs made from one result; None if there is at most one.
-        has_origin: The record or timer is known that each of its rows was made from.
-    """
-
-    node: Operator
-    output: str
-    name: str
-    columns: tuple[str, ...]
-    number: int
-    step: str | None = None
-    has_origin: bool = True
-
-
-def prepare_keyed_process(  # noqa: PLR0917 - the operator and its input, then its surroundings
-    node: KeyedProcess,
-    branched: BranchedFrame,
-    branch: Branch,
-    context: KeyGroupContext,
-    chain: Chain | None,
-    used: Mapping[Operator, Collection[str]],
-    check: CheckMode = "off",
-) -> StepMember:
-    """A keyed process function over a branch's records, for its exchange.
-
-    Args:
-        node: The operator.
-        branched: The frame of the branch.
-        branch: The records.
-        context: The context of the operator.
-        chain: The chain that it begins, whose outputs replace its results; None if it begins none.
-        used: The output columns of each operator that are used, in lower case.
-        check: Which records the reuse check watches in the chain.
-    """
-    read = {name: branch.physical_names[name.lower()] for name in (*node.by, *node.uses)}
-    inputs = select_inputs(node, node.by, branched, branch, read, context, with_coordinates=True)
-    dead_letters = route_dead_letters(context, (*node.by, *node.uses))
-    has_ids = context.reads_topics or branch.has_record_id or branch.has_coordinates
-    outputs = [*_side_outputs(node, context)]
-    downstream = None
-    if chain is None:
-        label = context.record_ids.states[node]
-        outputs.append(_Output(node, RESULTS, label, node.schema.names, next(context.numbers)))
-    else:
-        isolate = dead_letters is not None
-        downstream, outlets = make_downstream_chain(chain, used, check=check, isolate_failures=isolate)
-        outputs += _chain_outputs(node, outlets, context)
-    process = _make_operator(node, inputs, context, dead_letters, downstream)
-    operator = add_buffer(node, process, [field.name for field in process.key_fields], context)
-    branches = {each.output: each.number for each in outputs}
-    branches |= {DEAD_LETTERS: RowKind.BAD} if dead_letters is not None else {}
-
-    def finish(found: Mapping[str, Mapping[str, str]]) -> StepOutput:
-        leaving = {
-            each.node: Branch(
-                each.number,
-                {name: found[each.output][name] for name in each.columns},
-                has_coordinates=False,
-                has_record_id=each.has_origin and has_ids,
-            )
-            for each in outputs
-        }
-        return StepOutput(leaving, by_branch=_row_columns(outputs, found, context))
-
-    return StepMember(inputs, operator, branches, finish)
-
-
-def _side_outputs(node: KeyedProcess, context: KeyGroupContext) -> Iterator[_Output]:
+def prepare_keyed_process(
+    node: KeyedProcess, _: BranchedFrame, branches: Sequence[Branch], context: KeyGroupContext
+) -> KeyedStep:
+    """A keyed process function over a branch's records; the outputs of its chain replace its results."""
+    (branch,) = branches
+    query, label = context.query, context.record_ids.states[node]
+    traced = context.reads_topics or branch.has_record_id or branch.has_coordinates
+    outputs = {}
     schemas = dict(node.side_outputs)
-    for each in find_side_outputs(node, context.query.operators):
-        name = each.output
-        names = schemas[name].names
-        label = f"{context.record_ids.states[node]}.{name}"
-        yield _Output(each, side_output_name(name), label, names, next(context.numbers))
+    for name, nodes in context.side_outputs.items():
+        outputs[side_output_name(name)] = _describe_output(
+            nodes, schemas[name].names, f"{label}.{name}", context, traced=traced
+        )
+    downstream = None
+    chain = next((each for each in query.chains if each.head is node), None)
+    if chain is None:
+        outputs[RESULTS] = _describe_output([node], node.schema.names, label, context, traced=traced)
+    else:
+        downstream, outlets = make_downstream_chain(
+            chain, query.used_columns, check=context.settings.object_reuse_check,
+            isolate_failures=bool(query.key_group_dead_letters),
+        )  # fmt: skip
+        for number, outlet in enumerate(outlets):
+            step = context.record_ids.steps[outlet.node] if outlet.multiplied else None
+            outputs[f"chain {number}"] = _describe_output(
+                [outlet.node],
+                [*outlet.types],
+                label,
+                context,
+                traced=traced and not outlet.batched,
+                step=step,
+            )
 
-
-def _chain_outputs(
-    node: KeyedProcess, outlets: Sequence[ChainOutlet], context: KeyGroupContext
-) -> Iterator[_Output]:
-    for number, outlet in enumerate(outlets):
-        yield _Output(
-            outlet.node,
-            f"chain {number}",
-            context.record_ids.states[node],
-            (*outlet.types,),
-            next(context.numbers),
-            step=context.record_ids.steps[outlet.node] if outlet.multiplied else None,
-            has_origin=not outlet.batched,
+    def make(records: pa.Schema, dead_letters: DeadLetters | None) -> KeyedProcesses:
+        return KeyedProcesses(
+            name=node.name,
+            function=node.function,
+            keys=node.by,
+            values=node.uses,
+            timestamp=RECORD_TIMESTAMP,
+            rows=records,
+            places=tuple(context.coordinates),
+            topics=() if context.reads_operators else context.topics,
+            results=arrow_schema(spark_types(node.schema)),
+            side_outputs={name: arrow_schema(spark_types(schema)) for name, schema in node.side_outputs},
+            keyed=node in query.buffers,
+            dead_letters=dead_letters,
+            downstream=downstream,
+            no_timestamps=_no_timestamps(node, query),
         )
 
-
-def _make_operator(
-    node: KeyedProcess,
-    inputs: StepInputs,
-    context: KeyGroupContext,
-    dead_letters: DeadLetters | None,
-    downstream: DownstreamChain | None,
-) -> KeyedProcesses:
-    from_topics = not context.reads_operators
-    topics = ((source.topic, source.name) for source in context.query.sources)
-    return KeyedProcesses(
-        name=node.name,
-        function=node.function,
+    return KeyedStep(
+        node=node,
+        context=context,
         keys=node.by,
-        values=node.uses,
-        timestamp=RECORD_TIMESTAMP,
-        rows=inputs.records,
-        places=tuple(context.coordinates),
-        topics=tuple(topic.name if topic else name for topic, name in topics) if from_topics else (),
-        results=arrow_schema(spark_types(node.schema)),
-        side_outputs={name: arrow_schema(spark_types(schema)) for name, schema in node.side_outputs},
-        keyed=find_buffer(node, context.query) is not None,
-        dead_letters=dead_letters,
-        downstream=downstream,
-        no_timestamps=_no_timestamps(node, context.query),
+        branch=branch,
+        columns={name: branch.physical_names[name.lower()] for name in (*node.by, *node.uses)},
+        make=make,
+        outputs=outputs,
+        shown=(*node.by, *node.uses),
+        result_key=[f"{KEY}{name}" for name in node.by],
+    )
+
+
+def _describe_output(
+    nodes: Sequence[Operator],
+    names: Sequence[str],
+    label: str,
+    context: KeyGroupContext,
+    *,
+    traced: bool,
+    step: str | None = None,
+) -> StepOutput:
+    """An output as a branch.
+
+    Args:
+        nodes: The operators whose output it is for their readers.
+        names: Its columns.
+        label: Begins its `RECORD_ID`.
+        traced: The record or timer is known that each of its rows was made from, and has an id or a place.
+        step: Distinguishes the outputs made from one result; None if there is at most one.
+    """
+
+    def record_id(found: Mapping[str, str]) -> str:
+        """The operator, the record or timer that an output was made from, and its position among outputs."""
+        origin = [f"coalesce({context.origins(found)})"]
+        if context.has_ordinals:
+            origin.append(f"nullif({found[COORDINATE_PREFIX + RECORD_ORDINAL]}, '0')")
+        origin_or_timer = f"coalesce({found[TIMER]}, concat_ws(':', {', '.join(origin)}))"
+        return f"concat_ws(':', {literal(label)}, {origin_or_timer}, {found[OUTPUT]})"
+
+    def ordinal(found: Mapping[str, str]) -> str:
+        """The first output keeps its ordinal, so that it does not depend on the number of outputs."""
+        further = f"CASE WHEN {found[NTH]} > 0 THEN '.{step}-' || {found[NTH]} ELSE '' END" if step else "''"
+        return f"coalesce('0' || {further}, '0')"
+
+    return StepOutput(
+        nodes=nodes,
+        number=next(context.numbers),
+        columns={name: name for name in names},
+        record_id=record_id if traced else None,
+        ordinal=ordinal,
     )
 
 
@@ -180,40 +142,3 @@ def _no_timestamps(node: KeyedProcess, query: LiveQuery) -> str | None:
         f"({', '.join(elements.reasons)}): every record would fail; set a watermark strategy on the source, "
         "for instance watermark=monotonous()"
     )
-
-
-def _row_columns(
-    outputs: Sequence[_Output], found: Mapping[str, Mapping[str, str]], context: KeyGroupContext
-) -> dict[str, dict[int, str]]:
-    """SQL texts of record id, timestamp and ordinal of the outputs' rows, by branch."""
-    texts: dict[str, dict[int, str]] = {RECORD_ID: {}}
-    for each in outputs:
-        columns = found[each.output]
-        if context.query.carries_timestamps(each.node):
-            texts.setdefault(TIMESTAMP_MS, {})[each.number] = columns[TIMESTAMP]
-        if each.has_origin:
-            texts[RECORD_ID][each.number] = _record_id(each.name, columns, context)
-        if context.has_ordinals:
-            ordinal = "'0'"
-            if each.step is not None:
-                # The first output keeps its ordinal, so that it does not depend on the number of outputs.
-                ordinal += (
-                    f" || CASE WHEN {columns[NTH]} > 0 THEN '.{each.step}-' || {columns[NTH]} ELSE '' END"
-                )
-            texts.setdefault(RECORD_ORDINAL, {})[each.number] = f"coalesce({ordinal}, '0')"
-    return texts
-
-
-def _record_id(name: str, found: Mapping[str, str], context: KeyGroupContext) -> str:
-    """The operator, the record or timer that an output was made from, and its position among the outputs."""
-    origin = []
-    if context.reads_topics:
-        topic = f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END"
-        partition, offset = found[f"{COORDINATE_PREFIX}partition"], found[f"{COORDINATE_PREFIX}offset"]
-        origin.append(context.record_ids.place(topic, partition, offset))
-    if context.reads_operators:
-        origin.append(found[COORDINATE_PREFIX + INPUT_ID])
-    if context.has_ordinals:
-        origin.append(f"nullif({found[COORDINATE_PREFIX + RECORD_ORDINAL]}, '0')")
-    record = f"concat_ws(':', {', '.join(origin)})"
-    return f"concat_ws(':', {literal(name)}, coalesce({found[TIMER]}, {record}), {found[OUTPUT]})"

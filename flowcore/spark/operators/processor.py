@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowcore.keyed.exchange import Exchange, ExchangeResult
     from flowcore.keyed.packed import Packed
 
-__all__ = ["COUNTERS", "MANIFESTS", "MARKERS", "PASSING", "SEGMENTS", "Processor"]
+__all__ = ["COUNTERS", "MANIFESTS", "MARKERS", "PASSING", "SEGMENTS", "Processor", "open_states"]
 
 MARKERS, COUNTERS, PASSING = "_markers", "_counters", "_passing"
 """Outputs besides an operator's own: ``event`` and ``partition``, ``counters``, rows that passed it."""
@@ -94,10 +94,15 @@ class Processor(StatefulProcessor):
         yield rows.assign(key_group=int(group))[["output", "content", "key_group", "operator"]]
 
 
+def open_states(handle: StatefulProcessorHandle) -> tuple[Any, Any]:
+    """Declare the states of a key group in Spark's store: its manifests, and its segments."""
+    manifests = handle.getValueState(MANIFESTS, _CONTENT)
+    return manifests, handle.getMapState(SEGMENTS, _SEGMENT, _CONTENT)
+
+
 class _SparkStore:
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._manifests = handle.getValueState(MANIFESTS, _CONTENT)
-        self._segments = handle.getMapState(SEGMENTS, _SEGMENT, _CONTENT)
+        self._manifests, self._segments = open_states(handle)
 
     def manifests(self) -> bytes | None:
         found = self._manifests.get()

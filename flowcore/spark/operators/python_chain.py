@@ -27,6 +27,7 @@ from flowcore.planner.model import Chain
 from flowcore.settings import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
+    BACKLOG,
     BAD_REASON,
     BRANCH,
     CHANNEL,
@@ -45,6 +46,7 @@ from flowcore.spark.frame.rows import (
 )
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.worker_objects import WorkerObject
+from flowcore.spark.topics.arriving_attributes import reads_attributes
 
 __all__ = [
     "ChainOutlet",
@@ -57,7 +59,9 @@ __all__ = [
 
 _COORDINATES = ("topic", "partition", "offset")
 _IDENTITY = (*_COORDINATES, RECORD_ORDINAL, RECORD_ID)
-_OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST, KEY_GROUP, POSITION)
+_OF_A_RECORD = (
+    *_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, BACKLOG, SOURCE, NEWEST, KEY_GROUP, POSITION,
+)  # fmt: skip
 _OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
@@ -95,30 +99,24 @@ def apply_bounded_chain(
 
 
 def apply_chain(
-    chain: Chain,
-    branched: BranchedFrame,
-    branch: Branch,
-    *,
-    used: Mapping[Operator, Collection[str]],
-    numbers: Iterator[int],
-    ends: Collection[Operator] = (),
-    steps: Mapping[Operator, str] | None = None,
-    kept: Collection[str] = (),
-    check: CheckMode = "off",
-    last: bool = True,
-    kept_as: str | None = None,
-) -> Mapping[ChainOperator, Branch]:
-    """Run a chain on the rows of a branch; returns the branch of each operator whose output leaves it.
+    chain: Chain, branched: BranchedFrame, branch: Branch, *,
+    used: Mapping[Operator, Collection[str]], numbers: Iterator[int], ends: Collection[Operator] = (),
+    steps: Mapping[Operator, str] | None = None, kept: Collection[str] = (), check: CheckMode = "off",
+    last: bool = True, kept_as: str | None = None, lags: bool = True,
+) -> Mapping[ChainOperator, Branch]:  # fmt: skip
+    """Run a chain on the rows of a branch; returns the branch of each operator that emits from it.
 
     Args:
         used: The output columns of each operator that are used, in lower case.
-        ends: Operators whose whole output leaves the chain.
+        ends: Operators whose whole output the chain emits.
         steps: Labels of operators that repeat records, for their ids.
         kept: The columns of other branches, which pass the chain.
         last: No other chain follows whose failing records would need their message's bytes.
         kept_as: The name under which a worker keeps the functions open from task to task; None closes them
             at the end of each task.
+        lags: Rows without the column `BACKLOG` are backlog.
     """
+    backlog = _backlog_column(chain, branched, lags=lags)
     reads = chain.head.columns_read(used[chain.head])
     inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
     existing = set(branched.frame.columns)
@@ -134,8 +132,7 @@ def apply_chain(
     has_branches = branched.shared or len(branches) > 1
     columns = {name: types[name] for name in passing}
     columns |= {BRANCH: types.get(BRANCH, IntegerType())} if has_branches else {}
-    for outlet in writer.outlets:
-        columns |= {branches[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
+    columns |= _outlet_columns(writer.outlets, branches)
     run = PassingChain(
         spec=spec,
         check=check,
@@ -149,6 +146,7 @@ def apply_chain(
         outlets=_outlet_rows(writer.outlets, branches, steps or {}, has_branches=has_branches),
         failed=_FAILED_ROWS if may_fail else None,
         schema=arrow_schema(columns),
+        backlog=backlog,
     )
     run_task = _KeptChain(WorkerObject(kept_as, run)) if kept_as else _ChainOfTask(run)
     branched.frame = frame.mapInArrow(run_task.run, _struct(columns))
@@ -169,7 +167,7 @@ class _ChainOfTask:
 
 @dataclass(frozen=True, slots=True)
 class _KeptChain:
-    """Runs a chain whose functions stay open as long as the worker lives."""
+    """Runs a chain whose functions stay open as long as the worker runs."""
 
     chain: WorkerObject[PassingChain]
 
@@ -184,6 +182,24 @@ def _carried_and_passing(branched: BranchedFrame, kept: Collection[str]) -> tupl
     carried = [name for name in _OF_A_RECORD if name in existing]
     passing = [*carried, *(name for name in _OF_MESSAGES if branched.shared and name in existing)]
     return carried, [*passing, *dict.fromkeys(kept), *([BRANCH] if branched.shared else [])]
+
+
+def _backlog_column(chain: Chain, branched: BranchedFrame, *, lags: bool) -> str | None:
+    """The column of the records' backlog status, which is added if it is missing; None if nobody asks."""
+    if not reads_attributes(chain):
+        return None
+    if BACKLOG not in branched.frame.columns:
+        branched.set({BACKLOG: str(lags).lower()})
+    return BACKLOG
+
+
+def _outlet_columns(
+    outlets: Sequence[ChainOutlet], branches: Mapping[ChainOperator, Branch]
+) -> dict[str, DataType]:
+    """The types of the outputs' columns, by their names in the rows."""
+    return {
+        branches[outlet.node].columns[name]: kind for outlet in outlets for name, kind in outlet.types.items()
+    }
 
 
 def _outlet_rows(
@@ -267,11 +283,9 @@ class _SpecWriter:
                 planned.value if planned else "deep" if attributes.output_value_stored else "shallow"
             )
         receivers = tuple(
-            Receiver(
-                self._step(receiver, types, multiplied=multiplied, batched=batched),
-                _COPIES[self.chain.copies[node, receiver].value],
-            )
-            for receiver in self.chain.receivers(node)
+            Receiver(self._step(receiver, types, multiplied=multiplied, batched=batched), _COPIES[copy.value])
+            for (sender, receiver), copy in self.chain.copies.items()
+            if sender is node
         )
         return Step(
             name=node.name,

@@ -36,7 +36,6 @@ class WorkerObject(Generic[_T]):
 
     Args:
         name: Distinguishes it from the other objects of a worker.
-        content: The object.
     """
 
     def __init__(self, name: str, content: _T) -> None:

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Self, get_args
 
 import pyarrow as pa
 from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from flowcore.api.operators import Join, Operator
+from flowcore.api.operators import Join, JoinType, Operator
 from flowcore.errors import ResultError
 from flowcore.planner.model import BoundedStage, LiveQuery
 from flowcore.planner.plan import Plan
+from flowcore.planner.rules.joins import is_shuffled
 from flowcore.spark.context import Context
 from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import results_of
 
-__all__ = ["Joined", "JoinedResults"]
+__all__ = ["Joined", "JoinedResults", "describe_versions"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,10 +39,12 @@ class Joined:
 
     Attributes:
         versions: The version of each result, by the name of its stage.
+        bytes: The size of each result, by name.
     """
 
     versions: Mapping[str, str]
     frames: Mapping[Operator, DataFrame]
+    bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def version(self) -> str:
@@ -76,7 +79,6 @@ class JoinedResults:
         """Load the newest results for a query, or the wanted versions, and pin them as its next ones.
 
         Args:
-            query: The query.
             wanted: Versions by stage, which the query still has pinned.
 
         Raises:
@@ -84,6 +86,7 @@ class JoinedResults:
         """
         versions: dict[str, str] = {}
         frames: dict[Operator, DataFrame] = {}
+        sizes: dict[str, int] = {}
         for stage in self._joined_by(query):
             folder = self._store.folder(stage.name)
             version = (wanted or {}).get(stage.name)
@@ -98,7 +101,8 @@ class JoinedResults:
                 }
             versions[stage.name] = manifest.version
             frames |= self._frames[stage.name, manifest.version]
-        return Joined(versions, frames)
+            sizes |= {name: table.bytes for name, table in manifest.tables.items()}
+        return Joined(versions, frames, sizes)
 
     def pin(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
         """Pin the versions that a query starts with, and no other versions for it."""
@@ -163,7 +167,9 @@ class JoinedResults:
         if "struct<" not in schema:  # the names of fields have no backquotes in it, which they may need
             reader = reader.schema(schema)
         frame = reader.parquet(*files)
-        repeating = [keys for keys in _join_keys(operator, self._plan) if _repeats(files, keys)]
+        repeating = [
+            keys for keys in _join_keys(operator, self._plan, ("inner", "left")) if _repeats(files, keys)
+        ]
         if repeating:
             # With one repeating key the first row is number 0; with several only a global number is unique.
             sortable = [name for name, kind in frame.dtypes if "map<" not in kind and "variant" not in kind]
@@ -171,23 +177,30 @@ class JoinedResults:
             order = Window.partitionBy(*map(quote, groups)).orderBy(*map(quote, sortable))
             frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
         # A micro-batch query reads the table for every batch, other queries once in minutes.
-        often = any(
-            operator in query.results and query.mode.value == "micro-batch"
-            for query in self._plan.live_queries
-        )
-        return frame.persist() if often else frame
+        modes = {query.mode.value for query in self._plan.live_queries if operator in query.results}
+        if is_shuffled(table.bytes, self._context.settings) and modes != {"slice"}:
+            return self._distribute(frame, _join_keys(operator, self._plan, get_args(JoinType))).persist()
+        return frame.persist() if "micro-batch" in modes else frame
+
+    def _distribute(self, frame: DataFrame, keys: Sequence[tuple[str, ...]]) -> DataFrame:
+        """Shuffle and sort a table once, not in each batch, if all of its joins have the same keys."""
+        if len(keys) != 1:
+            return frame
+        columns = [quote(name) for name in keys[0]]
+        spread = frame.repartition(self._context.settings.shuffle_partitions, *columns)
+        return spread.sortWithinPartitions(*columns)
 
 
 def _next(query: LiveQuery) -> str:
     return f".next-{query.name}"
 
 
-def _join_keys(operator: Operator, plan: Plan) -> list[tuple[str, ...]]:
+def _join_keys(operator: Operator, plan: Plan, kinds: Collection[str]) -> list[tuple[str, ...]]:
     joins = {
         node
         for query in plan.live_queries
         for node in query.operators
-        if isinstance(node, Join) and node.inputs[1] is operator and node.how in ("inner", "left")
+        if isinstance(node, Join) and node.inputs[1] is operator and node.how in kinds
     }
     return sorted({tuple(theirs for _, theirs in join.on) for join in joins})
 
@@ -200,3 +213,8 @@ def _repeats(files: Sequence[str], keys: Sequence[str]) -> bool:
     except pa.ArrowNotImplementedError:  # a key of a nested type: positions are never wrong
         return True
     return bool(groups.num_rows < table.num_rows)
+
+
+def describe_versions(versions: Mapping[str, str]) -> str:
+    """Versions of results by stage, as a text."""
+    return ", ".join(f"version {version} of stage {stage!r}" for stage, version in versions.items())

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-import pyarrow.parquet as pq
-
 from flowcore.errors import ResultError
+from flowcore.failpoints import failpoint
 from flowcore.spark.results.swaps import Swap
 
 __all__ = ["DataFile", "Manifest", "Table"]
@@ -47,9 +46,16 @@ class Table:
     schema: tuple[tuple[str, str], ...]
     digest: str
 
+    @property
+    def bytes(self) -> int:
+        """The size of its files."""
+        return sum(file.bytes for file in self.files)
+
     @classmethod
     def scan(cls, folder: Path, schema: tuple[tuple[str, str], ...], root: Path) -> Self:
         """Describe the Parquet files of a folder as they are now."""
+        import pyarrow.parquet as pq  # noqa: PLC0415 - `flowcore plan` reads manifests, and nothing else
+
         paths = sorted(folder.glob("*.parquet"))
         with ThreadPoolExecutor(os.cpu_count()) as threads:  # the stage waits for the digests
             digests = tuple(threads.map(sha256_of, paths))
@@ -91,6 +97,7 @@ class Manifest:
             json.dump({"format": _FORMAT, **asdict(self)}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
+        failpoint("manifest-write")
         part.replace(path)
 
     @classmethod

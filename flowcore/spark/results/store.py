@@ -11,17 +11,18 @@ import calendar
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from flowcore.errors import ResultError, RunError
-from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.swaps import Swap, finish_swaps
+
+if TYPE_CHECKING:  # `flowcore plan` reads sizes of results, and does not wait for PySpark
+    from flowcore.spark.context import Context
 
 __all__ = ["ResultStore", "StageFolder", "results_of", "version_time_s"]
 
@@ -88,6 +89,8 @@ class StageFolder:
         """Hold the stage's lock file, which is free again however this process ends."""
         path = self.root / ".lock"
         path.parent.mkdir(parents=True, exist_ok=True)
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - a plan only reads
+
         lock = FileLock(path)
         try:
             lock.acquire(timeout=0)
@@ -119,11 +122,6 @@ class StageFolder:
         with suppress(RunError), self._locked():
             self._remove_unused()
 
-    def pinned(self, reader: str) -> str | None:
-        """The version that a reader's checkpoint needs."""
-        pin = self.root / "pins" / reader
-        return pin.read_text() if pin.exists() else None
-
     def _remove_unused(self) -> None:
         try:
             current = self.manifest()
@@ -153,6 +151,15 @@ class ResultStore:
         """The folder of one stage's results."""
         return StageFolder(self.state_dir.absolute() / self.flow / "results" / stage, stage)
 
+    def table_bytes(self, stages: Iterable[str]) -> dict[str, int]:
+        """The sizes of the committed tables of stages, by name, as far as manifests can be read."""
+        found: dict[str, int] = {}
+        for stage in stages:
+            with suppress(ResultError, OSError):
+                manifest = self.folder(stage).manifest()
+                found |= {name: table.bytes for name, table in manifest.tables.items()} if manifest else {}
+        return found
+
     def require(self, stage: str, version: str | None = None) -> Manifest:
         """The committed and checked result of a stage, or an earlier version of it.
 
@@ -164,8 +171,7 @@ class ResultStore:
         if manifest is None:
             msg = (
                 f"stage {stage!r} of flow {self.flow!r} has no committed result {version or ''} in "
-                f"{folder.root}: the stream "
-                "would join nothing; run the bounded stage first"
+                f"{folder.root}: the stream would join nothing; run the bounded stage first"
             )
             raise ResultError(msg)
         manifest.check(folder.root)

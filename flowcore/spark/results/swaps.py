@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from flowcore.failpoints import failpoint
+
 __all__ = ["Swap", "finish_swaps", "roll_back_swaps"]
 
 _VERSION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.old)?")
@@ -64,6 +66,7 @@ def _move(swap: Swap) -> None:
         if target.exists():
             _remove(old)
             target.replace(old)
+        failpoint("swap")
         staged.replace(target)
     _remove(old)
 

@@ -13,20 +13,29 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import KeyedProcess, Operator, PythonOperator, Read, SideOutput, Window, Write
+from flowcore.api.operators import (
+    Deduplicate,
+    KeyedProcess,
+    Operator,
+    PythonOperator,
+    Read,
+    SideOutput,
+    Window,
+    Write,
+)
 from flowcore.chains import DownstreamChain
 from flowcore.planner.model import BoundedStage, Chain
-from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors, translate_run_errors
 from flowcore.spark.operators import batch
-from flowcore.spark.operators.bounded_keyed import apply_bounded
+from flowcore.spark.operators.bounded_keyed import BoundedKeyed, apply_bounded
 from flowcore.spark.operators.python_chain import ChainOutlet, apply_bounded_chain, make_downstream_chain
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
 from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
+from flowcore.spark.topics.misfit_lines import name_misfit_lines
 from flowcore.spark.topics.sinks import write_bad_records, write_files, write_topic
 from flowcore.spark.topics.sources import read_bounded, source_version
 
@@ -81,6 +90,7 @@ def run_bounded(
     with (
         folder.fresh_version() as (version, path),
         translate_run_errors(f"stage {stage.name!r}", context.log),
+        name_misfit_lines(f"stage {stage.name!r}", stage.sources, context),
         ExitStack() as kept,
         ExitStack() as undone,
     ):
@@ -127,7 +137,7 @@ def _compile(
     rejected: dict[str, int] = {}
     shared = _shared(stage)
     ends = [result.operator for result in stage.results]
-    used = find_used_columns(stage.operators, ends)
+    used = stage.used_columns
     check = context.settings.object_reuse_check
     chains: dict[Operator, Chain] = {chain.head: chain for chain in stage.chains}
     for node in stage.operators:
@@ -148,7 +158,7 @@ def _compile(
                     frames |= parts
             case _ if isinstance(node, PythonOperator) or node in frames:
                 pass  # it runs with the head of its chain, or was compiled with its process
-            case Window() | KeyedProcess() if node.compiled().value == "key-group":
+            case Window() | KeyedProcess() | Deduplicate() if node.compiled().value == "key-group":
                 with translate_plan_errors(node.name):
                     chain, frame = chains.get(node), frames[node.inputs[0]]
                     downstream = make_downstream_chain(chain, used, ends, check) if chain else None
@@ -163,7 +173,7 @@ def _compile(
 
 
 def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
-    node: Window | KeyedProcess,
+    node: BoundedKeyed,
     downstream: tuple[DownstreamChain, Sequence[ChainOutlet]] | None,
     stage: BoundedStage,
     frame: DataFrame,

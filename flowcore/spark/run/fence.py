@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.errors import RunError
+from flowcore.errors import ExpiredLeaseError
 from flowcore.spark.checkpoint.lease import STALE_S
 from flowcore.spark.errors import ignore_lost_jvm
 
@@ -97,7 +97,7 @@ class Fence:
         """Check that the deadline has not passed.
 
         Raises:
-            RunError: It has, and the queries are stopped.
+            ExpiredLeaseError: It has, and the queries are stopped.
         """
         expired = False
         with ignore_lost_jvm():
@@ -108,4 +108,4 @@ class Fence:
                 "take them, so its queries were stopped; nothing is lost: start it again, and check that the "
                 "process was not stopped and can write to the folder of its checkpoints"
             )
-            raise RunError(msg)
+            raise ExpiredLeaseError(msg)

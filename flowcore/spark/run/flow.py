@@ -13,12 +13,14 @@ from flowcore.api.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
+from flowcore.planner.rules.functions import require_known_functions
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit, require_same_topics
+from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.spark.run.live_topics import prepare_topics
+from flowcore.spark.run.lost_records import skip_lost_records
 from flowcore.spark.run.session import session
 from flowcore.spark.run.task_slots import slots_needed
 
@@ -59,6 +61,7 @@ def run_flow(
     mode: Mode | None = None,
     live: bool = True,
     refresh: bool = False,
+    skip_lost: bool = False,
     listener: Listener | None = None,
 ) -> None:
     """Run a flow: bounded stages as needed, then the live queries.
@@ -67,15 +70,20 @@ def run_flow(
         mode: How live queries run; ``"slice"`` catches up and returns. Default: the fastest possible.
         live: Run the live queries too; otherwise only the bounded stages, for a live run in another process.
         refresh: Run bounded stages even if their results are up to date.
+        skip_lost: Continue after unread records that a topic has removed, and list them; otherwise the start
+            is refused. See `flowcore.spark.run.lost_records`.
         listener: Gets events, and decides when a live run ends. Default: it ends with its queries.
 
     Raises:
         FlowcoreError: The flow, the settings or the run failed.
     """
     listener = listener or SilentListener()
+    require_known_functions(flow, settings)
     plan = plan_flow(flow, mode, settings)
     if not live:
         plan = replace(plan, live=None)
+    if skip_lost:
+        skip_lost_records(plan, settings)
     with open_context(plan, settings, listener) as context:
         run_plan(plan, context, refresh=refresh, listener=listener)
 
@@ -84,12 +92,10 @@ def run_flow(
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
     """Check checkpoints and topics, then open a session with the task slots that a plan needs."""
     require_checkpoints_fit(plan, settings)
-    require_same_topics(plan, settings)
-    if plan.live is not None:
-        prepare_topics(plan.live, settings)
+    partitions = prepare_topics(plan, settings)
     if listener is not None:
         listener.planned(plan)
-    with session(settings, plan.flow, slots=slots_needed(plan, settings)) as spark:
+    with session(settings, plan.flow, slots=slots_needed(plan, settings, partitions)) as spark:
         yield Context(spark, settings, plan.flow)
 
 

@@ -16,9 +16,17 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from flowcore.errors import StateError
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
+from flowcore.keyed.manifest import StateManifest
+from flowcore.keyed.store import read_manifests
 from flowcore.spark.operators.processor import MANIFESTS, SEGMENTS
 
-__all__ = ["KeyGroupState", "NativeState", "StateDigest", "digest_state", "read_state"]
+__all__ = [
+    "KeyGroupState", "NativeState", "StateDigest", "StoredBytes", "digest_state", "read_event_time",
+    "read_state", "read_stored_groups",
+]  # fmt: skip
+
+StoredBytes = tuple[bytes, Mapping[tuple[str, int], bytes]]
+"""The manifests of a key group, and its segments by operator and number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +49,7 @@ class NativeState:
 
 @dataclass(frozen=True, slots=True)
 class StateDigest:
-    """The size of a checkpoint's state, and a checksum that does not depend on the order of its rows.
-
-    Attributes:
-        operators: The number of operators with state.
-        rows: The number of rows in the state store.
-        checksum: The checksum.
-    """
+    """The size of a checkpoint's state, and a checksum that does not depend on the order of its rows."""
 
     operators: int
     rows: int
@@ -68,6 +70,37 @@ def read_state(spark: SparkSession, checkpoint: Path) -> Iterator[KeyGroupState 
                 yield from _key_groups(spark, checkpoint, operator.operatorId)
             else:
                 yield from _native(spark, checkpoint, operator)
+
+
+def read_event_time(spark: SparkSession, checkpoint: Path) -> dict[str, Any]:
+    """By input of its operators by key group, the watermarks, which are the same in all key groups.
+
+    Raises:
+        StateError: The checkpoint cannot be read.
+    """
+    found: dict[str, Any] = {}
+    with _readable(checkpoint):
+        for operator in _operators(spark, checkpoint):
+            if operator.operatorName.startswith("transformWithState"):
+                stored = _read(spark, checkpoint, operator.operatorId, stateVarName=MANIFESTS)
+                for row in stored.selectExpr("value.content AS manifests").limit(1).collect():
+                    for manifest in read_manifests(bytes(row.manifests)).values():
+                        found |= StateManifest.read(manifest).event_time.get("sources", {})
+    return found
+
+
+def read_stored_groups(spark: SparkSession, checkpoint: Path) -> list[dict[int, StoredBytes]]:
+    """The manifests and segments of each key group, for each exchange of a query in order.
+
+    Raises:
+        StateError: The checkpoint cannot be read, or Spark's own operators keep state in it.
+    """
+    with _readable(checkpoint):
+        # Spark numbers the operators of a query from its sink on.
+        operators = sorted(_operators(spark, checkpoint), key=lambda each: -each.operatorId)
+        if any(not each.operatorName.startswith("transformWithState") for each in operators):
+            return []
+        return [dict(_stored_groups(spark, checkpoint, each.operatorId)) for each in operators]
 
 
 def digest_state(spark: SparkSession, checkpoint: Path) -> StateDigest:
@@ -113,14 +146,19 @@ def _readable(checkpoint: Path) -> Iterator[None]:
 
 
 def _key_groups(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[KeyGroupState]:
+    for number, (manifests, content) in _stored_groups(spark, checkpoint, operator):
+        for held in inspect_state(manifests, content):
+            yield KeyGroupState(number, held)
+
+
+def _stored_groups(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tuple[int, StoredBytes]]:
     manifests = _read(spark, checkpoint, operator, stateVarName=MANIFESTS)
     segments = _read(spark, checkpoint, operator, stateVarName=SEGMENTS)
     for row in manifests.selectExpr("key.*", "value.content AS manifests").orderBy("key_group").collect():
         mine = segments.where(f"key.key_group = {row.key_group}")
         found = mine.selectExpr("user_map_key.*", "user_map_value.content").collect()
         content = {(each.operator, each.number): bytes(each.content) for each in found}
-        for held in inspect_state(bytes(row.manifests), content):
-            yield KeyGroupState(row.key_group, held)
+        yield row.key_group, (bytes(row.manifests), content)
 
 
 def _native(spark: SparkSession, checkpoint: Path, operator: Any) -> Iterator[NativeState]:

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.errors import FlowcoreError, RunError
+from flowcore.errors import DamagedCheckpointError, FlowcoreError, RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.latency import LatencySummary
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan
+from flowcore.spark.checkpoint.identity import start_anew
 from flowcore.spark.checkpoint.lease import Leases
 from flowcore.spark.checkpoint.plan_file import (
     checkpoint_folder,
     require_checkpoints_fit,
-    require_same_topics,
 )
+from flowcore.spark.checkpoint.repartitioning import settle_repartition
+from flowcore.spark.checkpoint.storage import find_torn_state, remove_torn_commit, require_space
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
 from flowcore.spark.run.fence import Fence
+from flowcore.spark.run.limit_watch import LimitWatch
 from flowcore.spark.run.live_topics import prepare_topics, skip_lost_markers, track_latency
 from flowcore.spark.run.observation import Observation
 from flowcore.spark.run.session import live_session
@@ -41,6 +44,7 @@ from flowcore.spark.topics.side_channels import SideChannels
 __all__ = ["LiveRun", "wait_until_ended"]
 
 _POLL_S = 0.05
+_SHOWN = 5
 
 
 class LiveRun:
@@ -66,8 +70,10 @@ class LiveRun:
         self.context = replace(context, spark=live_session(context.spark, context.settings))
         context.clock.attach(self.context.spark)
         self._queries: list[SupervisedQuery] = []
+        self._waiting: list[SupervisedQuery] = []
         self._fence = Fence(self.context.spark)
         self._leases = Leases(on_renewed=self._fence.extend)
+        self._limits = LimitWatch(self.context.settings)
         self._results = JoinedResults(plan, self.context)
         self._collectors: tuple[LatencyCollector, ...] = ()
         self._observation = observation or Observation(plan, self.context)
@@ -76,35 +82,8 @@ class LiveRun:
 
     def __enter__(self) -> Self:
         try:
-            # Leases first: a refused start must not affect the run that holds the checkpoint.
-            self._closing.enter_context(self._leases)
-            for query in self.stage.queries:
-                self._leases.take(self._checkpoint(query))
-            self._leases.renew()
-            self._closing.enter_context(self._fence)
-            require_checkpoints_fit(self.plan, self.context.settings)
-            require_same_topics(self.plan, self.context.settings)
-            self._closing.enter_context(self._results)
-            prepare_topics(self.stage, self.context.settings)
-            meter = self._observation.prepare()
-            for query in self.stage.queries:
-                side_channels = SideChannels.of(query, self.context.settings, self._checkpoint(query))
-                self._queries.append(
-                    SupervisedQuery(
-                        query, self.context, meter, self._results, side_channels, fence=self._fence
-                    )
-                )
-            require_slots(self.plan, self.context)
-            by_query = {each.query: each.side_channels for each in self._queries}
-            if any(side_channels.has_markers for side_channels in by_query.values()):
-                self._collectors = self._closing.enter_context(
-                    track_latency(self.plan, by_query, self.context)
-                )
-            for each in self._queries:
-                skip_lost_markers(each.query, self.context)
-                self._closing.callback(each.stop)
-                each.start()
-            self._observation.begin(self.latency)
+            with translate_run_errors(f"flow {self.plan.flow!r}", self.context.log):
+                self._open()
         except BaseException:
             self.stop()
             raise
@@ -126,7 +105,7 @@ class LiveRun:
     @property
     def active(self) -> bool:
         """At least one query has not ended."""
-        return any(each.active for each in self._queries)
+        return bool(self._waiting) or any(each.active for each in self._queries)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every query has ended by itself; True if they have.
@@ -163,22 +142,99 @@ class LiveRun:
         with ignore_lost_jvm():
             self._closing.close()
 
+    def _open(self) -> None:
+        # Leases first: a refused start must not affect the run that holds the checkpoint.
+        self._closing.enter_context(self._leases)
+        for query in self.stage.queries:
+            self._leases.take(self._checkpoint(query))
+            remove_torn_commit(self._checkpoint(query))
+        self._leases.renew()
+        self._closing.enter_context(self._fence)
+        require_checkpoints_fit(self.plan, self.context.settings)
+        for query in self.stage.queries:
+            settle_repartition(self._checkpoint(query))
+        self._closing.enter_context(self._results)
+        partitions = prepare_topics(self.plan, self.context.settings)
+        meter = self._observation.prepare()
+        for query in self.stage.queries:
+            side_channels = SideChannels.of(query, self.context.settings, self._checkpoint(query))
+            self._queries.append(
+                SupervisedQuery(
+                    query,
+                    self.context,
+                    meter,
+                    self._results,
+                    side_channels,
+                    fence=self._fence,
+                    require_back=self._require_back,
+                )
+            )
+        self._limits.begin((each.query, each.side_channels.limits) for each in self._queries)
+        self._closing.enter_context(self._limits)
+        require_slots(self.plan, self.context, partitions)
+        by_query = {each.query: each.side_channels for each in self._queries}
+        if any(side_channels.has_markers for side_channels in by_query.values()):
+            self._collectors = self._closing.enter_context(track_latency(self.plan, by_query, self.context))
+        for each in self._queries:
+            skip_lost_markers(each.query, self.context)
+            self._closing.callback(each.stop)
+        self._waiting = [*self._queries]
+        self._start_waiting()
+        self._observation.begin(self.latency)
+
     def _poll(self) -> None:
         try:
             with translate_run_errors(f"flow {self.plan.flow!r}", self.context.log):
                 self._leases.check()
                 self._fence.check()
+                self._limits.check()
                 for each in self._queries:
                     if (error := each.error) is not None:
-                        what = f"query {each.query.name!r} of flow {self.plan.flow!r}"
-                        with translate_run_errors(what, self.context.log):
-                            raise error
+                        self._raise(each.query, error)
                     each.poll()
-                self._results.release({pair for each in self._queries for pair in each.versions})
+                self._start_waiting()
+                with suppress(OSError):  # the next version that is not used any more removes these, too
+                    self._results.release({pair for each in self._queries for pair in each.versions})
         except FlowcoreError as failure:
             self._observation.fail(str(failure))
             self.stop()
             raise
+
+    def _raise(self, query: LiveQuery, error: Exception) -> NoReturn:
+        """Raise the error with which a query has ended."""
+        try:
+            with translate_run_errors(f"query {query.name!r} of flow {self.plan.flow!r}", self.context.log):
+                raise error
+        except DamagedCheckpointError as damaged:
+            checkpoint = self._checkpoint(query)
+            torn = ", ".join(map(str, find_torn_state(checkpoint)[:_SHOWN]))
+            cut = f"; these files are cut off: {torn}" if torn else ""
+            msg = f"{damaged}{cut}; or start anew: {start_anew([checkpoint])}"
+            raise DamagedCheckpointError(msg) from error
+
+    def _require_back(self) -> None:
+        """Check that what an outage took away is back: space for files, and brokers with the same topics.
+
+        Raises:
+            OutageError: It is not.
+            StateError: A topic is not the one of before.
+            LostRecordsError: A topic has removed records that were not read.
+        """
+        for query in self.stage.queries:
+            require_space(self._checkpoint(query).parent)
+        prepare_topics(self.plan, self.context.settings)
+
+    def _start_waiting(self) -> None:
+        """Start queries; in slice mode one that reads a cut starts when the writers of the cut have ended."""
+        for each in tuple(self._waiting):
+            follows = each.query.follows if each.query.mode.value == "slice" else ()
+            writers = [one for one in self._queries if one.query.name in follows]
+            if any(one in self._waiting or one.active or one.error for one in writers):
+                continue
+            for one in writers:
+                one.stop()  # it writes its last watermarks
+            self._waiting.remove(each)
+            each.start()
 
     def _checkpoint(self, query: LiveQuery) -> Path:
         return checkpoint_folder(query, self.context.flow, self.context.settings)

@@ -3,44 +3,61 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Read, Write
+from flowcore.delivery import LedgerTerms, ledger_topic
 from flowcore.errors import RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
-from flowcore.kafka.topics import begin_offsets, end_offsets, ensure_topics, partition_counts
-from flowcore.planner.model import LiveQuery, LiveStage
+from flowcore.kafka.topics import begin_offsets, end_offsets, ensure_topics, grow_topic, partition_counts
+from flowcore.kafka.transactions import LEDGER_CONFIGS
+from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics, move_offsets
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context, broker_of
+from flowcore.spark.run.lost_records import require_topics_fit
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS, output_servers
 
-__all__ = ["prepare_topics", "skip_lost_markers", "track_latency"]
+__all__ = ["prepare_ledger", "prepare_topics", "skip_lost_markers", "track_latency"]
 
 _log = logging.getLogger(__name__)
 
 
-def prepare_topics(stage: LiveStage, settings: Settings) -> None:
-    """Check that source topics exist, and create the topics that are written.
+def prepare_topics(plan: Plan, settings: Settings) -> dict[KafkaTopic, int]:
+    """Check that source topics exist and fit the checkpoints, and create the topics that are written.
+
+    Returns:
+        The number of partitions of each source topic.
 
     Raises:
         BrokerError: A broker cannot be reached.
+        StateError: A topic was created again, or is in another cluster.
+        LostRecordsError: Records are gone that a live query has not read.
         RunError: A source topic does not exist and may not be created.
     """
-    topics = [
-        topic for query in stage.queries for node in (*query.sources, *query.sinks) if (topic := node.topic)
-    ]
-    servers = {topic: broker_of(topic, settings) for topic in topics}
+    stage = plan.live
+    if stage is None:
+        return {}
+    require_topics_fit(plan, settings)
+    servers = {
+        topic: broker_of(topic, settings)
+        for query in stage.queries
+        for topic in (*query.topics_read, *query.topics_written)
+    }
     dead_letters = [
         (output_servers(query, settings), topic.dead_letter)
         for query in stage.queries
-        for source in query.sources
-        if (topic := source.topic) and topic.on_error == "dead-letter"
+        for topic in query.topics_read
+        if topic.on_error == "dead-letter"
     ]
+    counts: dict[KafkaTopic, int] = {}
+    # The writer of a cut's topic runs before its reader, and creates it.
     for source in stage.sources:
         topic = source.topic
         if topic is None:
@@ -54,12 +71,42 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
                 "would fail at its first batch; start its producer first, or pass partitions= to create it"
             )
             raise RunError(msg)
+        counts[topic] = partitions
         for query in stage.queries:
             if source in query.sources:
-                for output in filter(None, (sink.topic for sink in query.sinks)):
+                for output in query.topics_written:
                     ensure_topics(servers[output], {output.name: output.partitions or partitions})
+    sinks = (sink for query in stage.queries for sink in query.sinks)
+    _report_kept_partitions((*stage.sources, *sinks), servers)
     for address, name in dead_letters:
         ensure_topics(address, {name: 1}, DEAD_LETTER_CONFIGS)
+    return counts
+
+
+def _report_kept_partitions(ends: Iterable[Read | Write], servers: Mapping[KafkaTopic, str]) -> None:
+    """Warn of topics that have another number of partitions than their source or sink declares."""
+    for node in ends:
+        topic = node.topic
+        if topic is None or topic.partitions is None:
+            continue
+        found = partition_counts(servers[topic], [topic.name])[topic.name]
+        if found != topic.partitions:
+            _log.warning(
+                "operator %r: topic %r exists with %s partitions, and partitions=%d counts only where it is "
+                "created: it keeps %s; add partitions with Kafka's tools, or leave partitions= out",
+                node.name, topic.name, found, topic.partitions, found,
+            )  # fmt: skip
+
+
+def prepare_ledger(servers: str, flow: str, query: str, terms: LedgerTerms) -> None:
+    """Create the ledger of a query, with a partition for each slot.
+
+    Raises:
+        BrokerError: The broker cannot be reached, or refuses.
+    """
+    topic = ledger_topic(flow, query)
+    ensure_topics(servers, {topic: terms.slots}, LEDGER_CONFIGS)
+    grow_topic(servers, topic, terms.slots)
 
 
 def skip_lost_markers(query: LiveQuery, context: Context) -> None:
@@ -70,7 +117,9 @@ def skip_lost_markers(query: LiveQuery, context: Context) -> None:
     """
     checkpoint = checkpoint_folder(query, context.flow, context.settings)
     known = checkpointed_topics(checkpoint)
-    for topic in (topic for source in query.sources if (topic := source.topic) and topic.events in known):
+    for topic in query.topics_read:
+        if topic.events not in known:
+            continue
         servers = context.servers(topic)
         first, last = begin_offsets(servers, topic.events), end_offsets(servers, topic.events)
         if move_offsets(checkpoint, topic.events, first, last):

@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.errors import BrokerError
+from flowcore.kafka.open_transactions import open_transactions
 from flowcore.latency import LatencySummary
 from flowcore.metrics.health import show_seconds
 from flowcore.metrics.history import history_folder, last_progress
@@ -22,19 +23,22 @@ from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgre
 from flowcore.metrics.prometheus import PrometheusListener
 from flowcore.metrics.reporting import ProgressListener, Reporter, listeners_of
 from flowcore.metrics.tally import QueryTally
+from flowcore.metrics.usage import read_usage
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.backlog import read_thresholds
+from flowcore.planner.rules.execution import read_thresholds
 from flowcore.spark.checkpoint.offset_log import committed_offsets
 from flowcore.spark.context import Context
 from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
 from flowcore.spark.run.spark_query import RunningBatch
 from flowcore.spark.topics.offsets import TopicEnds, start_offsets
+from flowcore.spark.topics.sinks import output_servers
 from flowcore.watermarks.progress import WatermarkProgress
 
 __all__ = ["Observation", "RunMeter"]
 
 _SWITCHES = 10
+_ANSWER_S = 2.0
 
 
 class RunMeter:
@@ -59,7 +63,14 @@ class RunMeter:
         self._switches: tuple[Switch, ...] = last.switches if last else ()
         self._began_ms = _now_ms()
         self._topics = TopicEnds(plan, context)
+        self._sinks: dict[str, dict[str, str]] = {}
+        for sink in (each for query in plan.live_queries for each in query.sinks):
+            if sink.topic is not None:
+                topics = self._sinks.setdefault(str(context.servers(sink.topic)), {})
+                topics[sink.topic.name] = f"{plan.flow}/{sink.name}"
+        self._transactions: dict[str, list[int]] = {}
         self._queries: dict[str, QueryMeter] = {}
+        self._counted: set[str] = set()
         self._reading = threading.Lock()
 
     def add(self, query: LiveQuery, checkpoint: Path, active: Callable[[], bool]) -> None:
@@ -72,7 +83,11 @@ class RunMeter:
             for topic in filter(None, (source.topic for source in query.sources)):
                 begins[topic.name] = start_offsets(topic, self._context.servers(topic))
         tally = QueryTally(_now_ms(), begins | committed_offsets(checkpoint))
-        meter = QueryMeter(query, tally, read_thresholds(self._context.settings), active)
+        letters = {node.dead_letter for node in query.dead_letters}
+        if not query.exactly_once:  # which counts what is in its transactions
+            letters -= self._counted
+            self._counted |= letters
+        meter = QueryMeter(query, tally, read_thresholds(self._context.settings), active, letters)
         self._queries = {**self._queries, query.name: meter}  # another thread may be reading
 
     def started(
@@ -82,13 +97,15 @@ class RunMeter:
         *,
         bounded: Mapping[str, str],
         watermarks: WatermarkProgress | None = None,
+        written: Mapping[str, int] | None = None,
         reason: str = "",
         pause_ms: int | None = None,
     ) -> None:
         """Record that a query was started or restarted; its counts continue.
 
-        The query has the mode that it was started in. ``pause_ms`` is how long it did not run. By default the
-        reason is why it is in its mode.
+        The query has the mode that it was started in. ``written`` is the number of messages in its committed
+        transactions, by topic; None if it writes outside of transactions. ``pause_ms`` is how long it did not
+        run. By default the reason is why it is in its mode.
         """
         meter = self._queries[query.name]
         before = meter.mode or self._before.get(query.name)
@@ -98,7 +115,7 @@ class RunMeter:
             self._add_switch(query.name, before, query.mode.value, reason, pause_ms)
         batch = RunningBatch(self._context.spark, running) if query.mode.value == "realtime" else None
         with self._reading:
-            meter.started(query, running, watermarks, running_batch=batch, bounded=bounded)
+            meter.started(query, running, watermarks, running_batch=batch, bounded=bounded, written=written)
 
     def note(self, name: str, reason: str) -> None:
         """Record an event that does not change how a query runs."""
@@ -109,7 +126,7 @@ class RunMeter:
         """The progress of one query."""
         with self._reading:
             self._poll_topics()
-            return self._queries[name].read(self._topics, _now_ms())
+            return self._read(name, _now_ms())
 
     def read(
         self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
@@ -117,8 +134,10 @@ class RunMeter:
         """The progress of the run; for a silent broker, with the last known ends of its topics."""
         with self._reading:
             self._poll_topics()
+            self._poll_transactions()
             now_ms, silent_s = _now_ms(), self._topics.silent_s
-            queries = tuple(meter.read(self._topics, now_ms) for meter in self._queries.values())
+            queries = tuple(self._read(name, now_ms) for name in self._queries)
+        usage = read_usage(os.getpid())
         if state != "running":  # those that are still active are about to be stopped
             queries = tuple(replace(query, active=False) for query in queries)
         return FlowProgress(
@@ -131,16 +150,34 @@ class RunMeter:
             host=socket.gethostname(),
             pid=os.getpid(),
             broker_silent_ms=round(silent_s * 1000),
+            **(asdict(usage) if usage else {}),
             queries=queries,
             latencies=tuple(map(LatencyProgress.of_summary, latencies)),
             switches=self._switches,
+            sinks=self._sinks,
         )
+
+    def _read(self, name: str, now_ms: int) -> QueryProgress:
+        return self._queries[name].read(self._topics, now_ms, self._transactions.get(name))
 
     def _poll_topics(self) -> None:
         for servers, away_s in self._topics.poll().items():
             for name, meter in self._queries.items():
                 if meter.mode is not None:
                     self.note(name, f"broker {servers} answers again, after {show_seconds(away_s)} without")
+
+    def _poll_transactions(self) -> None:
+        """Ask for open transactions: for reports only, since a supervisor reads single queries often."""
+        if self._topics.silent_s:
+            return
+        writers: dict[str, list[str]] = {}
+        for query in self._plan.live_queries:
+            if query.exactly_once and query.name in self._queries:
+                servers = output_servers(query, self._context.settings)
+                writers.setdefault(servers, []).append(query.name)
+        for servers, names in writers.items():
+            with suppress(BrokerError):  # the next poll tells
+                self._transactions |= open_transactions(servers, self._plan.flow, names, _ANSWER_S)
 
     def _add_switch(
         self, query: str, before: str, after: str, reason: str, pause_ms: int | None = None

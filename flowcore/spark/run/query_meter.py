@@ -4,20 +4,22 @@ Spark reports what a batch read when the batch ends, which in real-time mode is 
 topics are read from their broker, so output can be seen at any time.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.operators import Operator
-from flowcore.backlog import QueryInputs, Thresholds
+from flowcore.backlog import MergedBacklog, Thresholds
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress, QueryProgress
 from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.spark.errors import ignore_lost_jvm
-from flowcore.spark.run.spark_query import RunningBatch, batches_after
+from flowcore.spark.run.spark_query import RunningBatch
 from flowcore.spark.topics.offsets import TopicEnds
+from flowcore.spark.topics.reports import batches_after
 from flowcore.watermarks.merge import PartitionWatermark
 from flowcore.watermarks.progress import WatermarkProgress
 
@@ -37,12 +39,17 @@ def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgre
     )
 
 
-def _inputs(query: LiveQuery, pending: Collection[Operator] = ()) -> QueryInputs:
-    """The inputs of a query; only its pending bounded results are in backlog."""
-    inputs = QueryInputs((node.name for node in query.results), (node.name for node in query.sources))
+def _inputs(query: LiveQuery, pending: Collection[Operator] = ()) -> MergedBacklog:
+    """The inputs of a query: bounded results, in backlog while they are pending, and sources.
+
+    The backlog of results lasts until the sources have a status.
+    """
+    inputs = MergedBacklog(node.name for node in (*query.results, *query.sources))
+    for node in query.results:
+        inputs.receive(node.name, backlog=True)
     for node in query.results:
         if node not in pending:
-            inputs.update(node.name, backlog=False)
+            inputs.receive(node.name, backlog=False)
     return inputs
 
 
@@ -52,10 +59,17 @@ class QueryMeter:
     Args:
         tally: Starts at the offsets from which the query reads.
         active: Whether the query runs, or is about to be restarted.
+        dead_letters: The topics of dead letters that no other query counts: topics only say how many they
+            got, and not from whom.
     """
 
     def __init__(
-        self, query: LiveQuery, tally: QueryTally, thresholds: Thresholds, active: Callable[[], bool]
+        self,
+        query: LiveQuery,
+        tally: QueryTally,
+        thresholds: Thresholds,
+        active: Callable[[], bool],
+        dead_letters: Collection[str],
     ) -> None:
         self._query = query
         self._tally = tally
@@ -71,8 +85,10 @@ class QueryMeter:
         """The last batch before the running one, and the time at which that one was first seen."""
         self._rows_in, self._rows_out = Rate(), Rate()
         self._sources = {topic.name: node for node in query.sources if (topic := node.topic)}
-        self._sinks = {topic.name for sink in query.sinks if (topic := sink.topic)}
-        self._dead_letters = {topic.dead_letter for node in query.dead_letters if (topic := node.topic)}
+        self._sinks = {topic.name for topic in query.topics_written}
+        self._written: Mapping[str, int] | None = None
+        self._written_before: Counter[str] = Counter()
+        self._dead_letters = dead_letters
 
     @property
     def mode(self) -> str | None:
@@ -87,18 +103,22 @@ class QueryMeter:
         *,
         running_batch: RunningBatch | None,
         bounded: Mapping[str, str],
+        written: Mapping[str, int] | None = None,
     ) -> None:
-        """Record a start of the query; its counts continue."""
+        """Record a start of the query; its counts continue. ``written`` is growing numbers by topic."""
+        if written is not None:
+            self._written_before.update(self._written or {})
+            self._written = written
         self._take()  # the last batches of the query before
         self._query, self._running = query, running
         self._watermarks, self._running_batch, self.bounded = watermarks, running_batch, bounded
 
-    def read(self, topics: TopicEnds, now_ms: int) -> QueryProgress:
-        """The progress of the query."""
+    def read(self, topics: TopicEnds, now_ms: int, transactions: Collection[int] | None) -> QueryProgress:
+        """The progress of the query; ``transactions`` are the starts of the open ones, None if unknown."""
         self._take()
         batch = self._tally.last
         unreported = self._running_batch.records(self._last_batch) if self._running_batch else 0
-        rows_in, rows_out = self._tally.rows_in + unreported, topics.records_since_start(self._sinks)
+        rows_in, rows_out = self._tally.rows_in + unreported, self._count(topics, self._sinks)
         watermarks = self._partition_watermarks()
         partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, watermarks)
         lags = [one.lag for one in partitions if one.lag is not None]
@@ -118,17 +138,23 @@ class QueryMeter:
             backlog=self._backlog(partitions, lag, now_ms),
             batch_ms=batch.length_ms if batch else None,
             watermark_ms=self._watermark_ms(),
-            late=self._tally.late,
-            dropped=self._tally.dropped,
-            saved=self._tally.saved,
+            **self._tally.counts,
             held=self._tally.held,
             oldest_held_ms=None if since_ms is None else max(now_ms - since_ms, 0),
-            dead_letters=topics.records_since_start(self._dead_letters),
+            dead_letters=self._count(topics, self._dead_letters),
+            open_transactions=None if transactions is None else len(transactions),
+            oldest_transaction_ms=max(now_ms - min(transactions), 0) if transactions else None,
             state_rows=batch.state_rows if batch else None,
             state_bytes=self._tally.state_bytes,
             bounded=self.bounded,
             partitions=partitions,
         )
+
+    def _count(self, topics: TopicEnds, names: Collection[str]) -> int:
+        """The records that topics have got; their offsets count the markers of transactions, too."""
+        if self._written is None:
+            return topics.records_since_start(names)
+        return sum(self._written_before[name] + self._written.get(name, 0) for name in names)
 
     def _take(self) -> None:
         if self._running:
@@ -168,7 +194,7 @@ class QueryMeter:
                 worst = min(max(lags), lag)
                 lagging = not waits and self._thresholds.in_backlog(worst, before=self._lagging.get(topic))
                 self._lagging[topic] = lagging
-                self._inputs.update(node.name, backlog=lagging)
+                self._inputs.receive(node.name, backlog=lagging)
         return self._inputs.backlog
 
     def _waits_for_a_flush(self, now_ms: int) -> bool:

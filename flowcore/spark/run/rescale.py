@@ -1,6 +1,7 @@
 """Distribute the state in a checkpoint over another number of partitions while no query runs on it.
 
-Spark rewrites the state as one more batch, which reads nothing. The next start continues after that batch.
+Spark rewrites the state as one more batch, which reads nothing. The next start continues after that batch. If
+the change is interrupted, the next start or call undoes or completes it.
 """
 
 from pathlib import Path
@@ -10,8 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flowcore.errors import StateError
+from flowcore.failpoints import failpoint
 from flowcore.spark.checkpoint.lease import Leases
 from flowcore.spark.checkpoint.offset_log import state_partitions
+from flowcore.spark.checkpoint.repartitioning import settle_repartition
 from flowcore.spark.run.inspection import StateDigest, digest_state
 
 __all__ = ["rescale_checkpoint"]
@@ -35,6 +38,7 @@ def rescale_checkpoint(spark: SparkSession, checkpoint: Path, partitions: int) -
     """
     with Leases() as leases:
         leases.take(checkpoint)
+        settle_repartition(checkpoint)
         before = digest_state(spark, checkpoint)
         if not before.operators or state_partitions(checkpoint) == partitions:
             return None
@@ -49,12 +53,14 @@ def rescale_checkpoint(spark: SparkSession, checkpoint: Path, partitions: int) -
                 "this again"
             )
             raise StateError(msg) from error
+        failpoint("state-repartitioned")
+        settle_repartition(checkpoint)
         after = digest_state(spark, checkpoint)
         if before != after:
             msg = (
                 f"the state in {checkpoint} was distributed over {partitions} partitions, and differs: it "
-                f"was {before}, and is {after}; the flow would go on with wrong state; bring a copy of the "
-                "folder back, or start a new checkpoint"
+                f"was {before}, and is {after}; the flow would continue with wrong state; bring a copy of "
+                "the folder back, or start a new checkpoint"
             )
             raise StateError(msg)
         return after

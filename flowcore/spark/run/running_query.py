@@ -5,35 +5,56 @@ A query is compiled before it is started, so that its successor can be compiled 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.decisions import Decision
+from flowcore.durations import MILLISECOND
+from flowcore.errors import OutageError
 from flowcore.kafka.elements import ElementWriter
-from flowcore.kafka.security import spark_login
+from flowcore.kafka.security import spark_login, task_login
+from flowcore.kafka.transactions import TransactionalWriter
+from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.emitted import CombinedElements
 from flowcore.planner.model import LiveQuery
+from flowcore.settings import Settings
+from flowcore.spark.checkpoint.identity import CheckpointIdentity
+from flowcore.spark.checkpoint.offset_log import planned_batches
 from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, require_fit
+from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.compile.query import compile_query
 from flowcore.spark.context import Context
-from flowcore.spark.errors import translate_run_errors
+from flowcore.spark.errors import find_outage, translate_run_errors
 from flowcore.spark.results.joined import Joined
+from flowcore.spark.run.live_topics import prepare_ledger
 from flowcore.spark.run.spark_query import end_after_batch, has_ended
+from flowcore.spark.run.wall_clock import WallClock
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.sinks import output_servers, sink_options, start_files
+from flowcore.spark.topics.sinks import (
+    LARGEST_BYTES,
+    largest_batch_bytes,
+    output_servers,
+    sink_options,
+    start_files,
+)
+from flowcore.spark.topics.transactional_sink import TransactionalSink
 from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
 from flowcore.watermarks.progress import WatermarkProgress
 
-__all__ = ["PreparedQuery", "RunningQuery", "prepare_query", "uses_processing_time"]
+__all__ = ["PreparedQuery", "RunningQuery", "choose_trigger", "prepare_query", "uses_processing_time"]
 
 
 _SHORTEST_PAUSE = timedelta(milliseconds=200)
 """Between batches without input, if the settings say nothing else."""
+_AT_ONCE = "0 milliseconds"
+"""The interval of a query whose next batch begins as soon as there is input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +65,7 @@ class PreparedQuery:
         query: The query, with the mode to start it in.
         catching_up: It ends when it has read all records that are there.
         types: The types of the state that Spark keeps, by operator with state.
+        schemas: What operators by key group keep, by name.
     """
 
     query: LiveQuery
@@ -52,6 +74,7 @@ class PreparedQuery:
     side_channels: SideChannels
     frame: DataFrame
     types: StateTypes
+    schemas: Mapping[str, StoredSchemas]
 
 
 def prepare_query(
@@ -78,26 +101,49 @@ def prepare_query(
         compiled = compile_query(query, context, joined, side_channels)
     require_fit(query, context.flow, checkpoint_folder(query, context.flow, context.settings), compiled.types)
     return PreparedQuery(
-        query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types
-    )
+        query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types,
+        compiled.schemas,
+    )  # fmt: skip
 
 
 class RunningQuery:
     """A query that was started; it ends by itself, after its batch, or at once.
 
+    Args:
+        identity: What its checkpoint belongs to.
+        lags: Its own backlog status, for tagged sinks; None if it writes only what it has read.
+
     Raises:
+        BrokerError: Its ledger cannot be created.
+        DeliveryError: Another checkpoint has written its outputs.
         RunError: Spark cannot start it.
     """
 
-    def __init__(self, prepared: PreparedQuery, context: Context) -> None:
+    def __init__(
+        self, prepared: PreparedQuery, context: Context, identity: CheckpointIdentity, *,
+        lags: bool | None = None,
+    ) -> None:  # fmt: skip
         self.prepared = prepared
         self._context = context
+        self._sink = self._transactional_sink(identity)
         self._closing = ExitStack()
+        self._outage: OutageError | None = None
         self.ending = False
-        with translate_run_errors(f"query {self.name!r}", context.log):
-            self.running = self._start(prepared)
-        self._closing.callback(self.running.stop)
-        self.watermarks = self._send_watermarks() if prepared.side_channels.writes_watermarks else None
+        self._clock = WallClock()
+        self._is_timed = False
+        self.watermarks: WatermarkProgress | None = None
+        self._sender: WatermarkSender | None = None
+        try:
+            if prepared.side_channels.writes_watermarks:
+                self._sender = self._prepare_sender(lags=lags)
+            with translate_run_errors(f"query {self.name!r}", context.log):
+                self.running = self._start(prepared)
+            self._closing.callback(self.running.stop)
+            if self._sender is not None:
+                self._closing.enter_context(self._sender.follow(self.running))
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def name(self) -> str:
@@ -108,6 +154,39 @@ class RunningQuery:
     def ended(self) -> bool:
         """It has ended after a committed batch, failed, or was stopped."""
         return has_ended(self.running)
+
+    @property
+    def error(self) -> Exception | None:
+        """The error with which it ended, if it failed."""
+        refused = self._sink.error if self._sink else None
+        return refused or self.running.exception()
+
+    @property
+    def outage(self) -> OutageError | None:
+        """What it missed when it failed, if that may come back."""
+        if self._outage is None and self.ended:
+            what = f"query {self.name!r} of flow {self._context.flow!r}"
+            self._outage = find_outage(what, self.error, self._context.log)
+        return self._outage
+
+    @property
+    def written(self) -> Mapping[str, int] | None:
+        """Number of messages in committed transactions, by topic, which grows; None without transactions."""
+        return self._sink.written if self._sink else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the time of its next batch."""
+        return self._is_timed and not self.running.status["isTriggerActive"]
+
+    def poll_clock(self) -> bool:
+        """Whether it waits for a time that the machine's clock was about to reach when it was set back."""
+        return self._clock.poll() and self.waits
+
+    def report_backlog(self, *, backlog: bool) -> None:
+        """Report to tagged sinks whether the query is in backlog."""
+        if self._sender is not None:
+            self._sender.report_backlog(backlog=backlog)
 
     def end_after_batch(self) -> None:
         """End it when its running batch is committed."""
@@ -122,7 +201,7 @@ class RunningQuery:
     def _checkpoint(self) -> Path:
         return checkpoint_folder(self.prepared.query, self._context.flow, self._context.settings)
 
-    def _send_watermarks(self) -> WatermarkProgress:
+    def _prepare_sender(self, *, lags: bool | None) -> WatermarkSender:
         query, side_channels = self.prepared.query, self.prepared.side_channels
         topics = {
             topic: side_channels.partitions[topic.name]
@@ -130,73 +209,112 @@ class RunningQuery:
             if (topic := sink.topic)
         }
         servers = output_servers(query, self._context.settings)
-        writer = ElementWriter(servers, topics, f"{self._context.flow}/{query.name}")
-        watermarks = watermarks_of(query, side_channels.partitions, polls=side_channels.polls_watermarks)
+        writer = self._closing.enter_context(
+            ElementWriter(servers, topics, f"{self._context.flow}/{query.name}")
+        )
+        self.watermarks = watermarks_of(
+            query,
+            side_channels.partitions,
+            polls=side_channels.polls_watermarks,
+            expiry_ms=side_channels.channel_expiry_ms,
+        )
         sender = WatermarkSender(
             query,
-            self.running,
-            watermarks=watermarks,
+            watermarks=self.watermarks,
             writer=writer,
             clock=self._context.clock,
             interval=self._context.settings.auto_watermark_interval,
-            state=self._checkpoint / "watermarks.json",
+            state=self._checkpoint / WATERMARKS,
             key_groups=_key_groups(query),
         )
-        self._closing.enter_context(writer)
-        self._closing.enter_context(sender)
-        return watermarks
+        sender.begin(lags=lags)
+        return sender
+
+    def _transactional_sink(self, identity: CheckpointIdentity) -> TransactionalSink | None:
+        query, terms = self.prepared.query, identity.ledger
+        if terms is None:
+            return None
+        servers = output_servers(query, self._context.settings)
+        prepare_ledger(servers, self._context.flow, query.name, terms)
+        writer = TransactionalWriter(
+            login=task_login(servers),
+            flow=self._context.flow,
+            query=query.name,
+            checkpoint=identity.checkpoint,
+            terms=terms,
+            batch_bytes=largest_batch_bytes(self.prepared.side_channels.limits.values()),
+            message_bytes=LARGEST_BYTES,
+        )
+        if not planned_batches(self._checkpoint):
+            writer.require_first(terms.since)
+        return TransactionalSink(writer)
 
     def _start(self, prepared: PreparedQuery) -> StreamingQuery:
         query, side_channels, settings = prepared.query, prepared.side_channels, self._context.settings
         by_processing_time = False
+        # A query keeps the settings of its start. Packed rows and messages may be large.
+        conf = self._context.spark.conf
+        conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))
         if side_channels.has_key_groups:
-            # A query keeps the settings of its start. Processing time may let windows emit without input.
-            conf = self._context.spark.conf
+            # Processing time may let windows emit without input.
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
-            conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))  # of packed rows, too
-            by_processing_time = query.mode.value != "slice" and uses_processing_time(query)
+            expires = side_channels.channel_expiry_ms is not None
+            by_processing_time = query.mode.value != "slice" and uses_processing_time(query, expires=expires)
             conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_processing_time).lower())
         writer = (
             prepared.frame.writeStream.queryName(query.name)
             .option("checkpointLocation", str(self._checkpoint))
             .outputMode("update")
         )
-        match query.mode.value:
-            case "realtime":
-                milliseconds = int(settings.realtime_batch.total_seconds() * 1000)
-                writer = writer.trigger(realTime=f"{milliseconds} milliseconds")  # type: ignore[call-overload]
-            case "slice":
-                writer = writer.trigger(availableNow=True)
-            case _ if prepared.catching_up:
-                writer = writer.trigger(availableNow=True)
-            case _:
-                flush_interval = timedelta(milliseconds=query.batch_interval_ms or 0)
-                interval = max(settings.trigger_interval, flush_interval)
-                if by_processing_time:  # batches without input, without a pause, would keep the machine busy
-                    interval = interval or settings.auto_watermark_interval or _SHORTEST_PAUSE
-                milliseconds = int(interval.total_seconds() * 1000)
-                writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
+        trigger = choose_trigger(
+            query, settings, catching_up=prepared.catching_up, by_processing_time=by_processing_time
+        )
+        writer = writer.trigger(**trigger)
+        self._is_timed = trigger.get("processingTime", _AT_ONCE) != _AT_ONCE
         files = [sink.sink for sink in query.sinks if sink.topic is None]
         if files:
-            return start_files(files[0], writer.outputMode("append"), self._context)
+            batches = planned_batches(self._checkpoint)
+            return start_files(query, files[0], writer.outputMode("append"), self._context, batches)
+        if self._sink is not None:
+            return writer.foreachBatch(self._sink).start()
         options = spark_login(output_servers(query, settings))
         return (
             writer.format("kafka")
-            .options(**options, **sink_options(query, side_channels.limits.values()))
+            .options(**options, **sink_options(query, side_channels.limits.values(), settings.answer_timeout))
             .start()
         )
+
+
+def choose_trigger(
+    query: LiveQuery, settings: Settings, *, catching_up: bool, by_processing_time: bool
+) -> dict[str, Any]:
+    """The arguments of Spark's ``trigger``, which decide when a query takes a checkpoint."""
+    if query.mode.value == "realtime":
+        return {"realTime": f"{settings.realtime_batch // MILLISECOND} milliseconds"}
+    if query.mode.value == "slice" or catching_up:
+        return {"availableNow": True}
+    interval = max(settings.trigger_interval, timedelta(milliseconds=query.batch_interval_ms or 0))
+    if by_processing_time:  # batches without input, without a pause, would keep the machine busy
+        interval = interval or settings.auto_watermark_interval or _SHORTEST_PAUSE
+    return {"processingTime": f"{interval // MILLISECOND} milliseconds"}
 
 
 def _key_groups(query: LiveQuery) -> CombinedElements | None:
     if not query.keeps_key_groups:
         return None
-    keyed = (node for exchange in query.exchanges for node in exchange)
-    nodes = dict.fromkeys([*keyed, *query.buffers])
-    return CombinedElements(f"{node.name}/{group}" for node in nodes for group in range(query.key_groups))
+    groups = range(query.key_groups)
+    return CombinedElements(f"{node.name}/{group}" for node in query.keyed for group in groups)
 
 
-def uses_processing_time(query: LiveQuery) -> bool:
-    """Whether windows, timers or a buffer may emit without input, because processing time has passed."""
-    topics = [source.topic for source in query.sources]
-    idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
+def uses_processing_time(query: LiveQuery, *, expires: bool = False) -> bool:
+    """Whether windows, timers or a buffer may emit without input, because processing time has passed.
+
+    Args:
+        expires: The silent channels of tagged topics become idle.
+    """
+    idle = any(
+        node.watermark.idle_after_ms if node.watermark else expires and node.topic.elements == "tagged"
+        for node in query.sources
+        if node.topic is not None
+    )
     return idle or bool(query.buffers) or any(node.emits_without_input for node in query.operators)

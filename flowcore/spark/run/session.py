@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import py4j
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -19,6 +21,7 @@ from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.errors import ignore_lost_jvm
+from flowcore.spark.run.scratch import make_scratch, remove_scratch
 
 __all__ = ["live_session", "prepare_process", "session", "session_config", "start_session", "stop_session"]
 
@@ -31,11 +34,24 @@ _AVRO_LIMITS = {
 """A few bad bytes may declare a text of 2 GB, for which the reader would allocate memory first."""
 _FORKED = {"spark.python.daemon.module": "flowcore.spark.run.worker_daemon"}
 """Remote executors may receive flowcore only when a task starts, which is too late for a daemon."""
+_SCRIPT = Path(__file__).with_name("worker_python.sh")
+_RETAINED = {
+    # Without its UI, too, Spark keeps the plan and the metrics of the last 1,000 executions: several for
+    # a batch. What still runs is kept in any case (`flowcore.spark.run.spark_query`).
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
+}
 _LIVE = {
     # A failing division or cast must not stop a stream; its result is null.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Spark's default starts eight processes for each file, to look at links. Both check, then rename.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -47,7 +63,11 @@ _LIVE = {
 
 
 def session_config(
-    settings: Settings, *, slots: int | None = None, record_to: Path | None = None
+    settings: Settings,
+    *,
+    slots: int | None = None,
+    record_to: Path | None = None,
+    scratch: Path | None = None,
 ) -> dict[str, str]:
     """The Spark configuration that flowcore's stages and queries need.
 
@@ -57,6 +77,7 @@ def session_config(
             for each Kafka partition and shuffle partition while it runs.
         record_to: Write the JVM's class archive to this file when it ends; see
             `flowcore.installation.archive`.
+        scratch: Folder for the temporary files of the JVM, see `prepare_process`; by default that of Java.
     """
     cores = os.cpu_count() or 1
     submitted: dict[str, str] = {}
@@ -69,6 +90,7 @@ def session_config(
         "spark.master": f"local[{max(cores, slots or 0)}]",
         "spark.executor.extraJavaOptions": " ".join([*limits, *compiler_options(settings.short_lived)]),
         "spark.ui.enabled": "false",
+        **_RETAINED,
         # A real-time batch lasts minutes, and only heartbeats report what it has read. At Spark's 10 s every
         # other report of a run (metrics.interval, 5 s) would show a rate of 0.
         "spark.executor.heartbeatInterval": "2s",
@@ -81,14 +103,16 @@ def session_config(
         "spark.sql.warehouse.dir": str(settings.state_dir.absolute() / "warehouse"),
     }
     if not submitted:
-        config |= _driver(settings, limits, record_to)
+        config |= _driver(settings, limits, record_to, scratch)
     if given.get("spark.master", "local").startswith("local"):
         loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         return config | loopback | _FORKED | given
     return config | given | _shipped(given)
 
 
-def _driver(settings: Settings, limits: list[str], record_to: Path | None) -> dict[str, str]:
+def _driver(
+    settings: Settings, limits: list[str], record_to: Path | None, scratch: Path | None
+) -> dict[str, str]:
     """Options of the JVM that is about to be started."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap_gib = max(1, min(4, memory // _GIB // 4))
@@ -96,6 +120,7 @@ def _driver(settings: Settings, limits: list[str], record_to: Path | None) -> di
     options = [
         *driver_options(short_lived=settings.short_lived, record_to=record_to),
         f'"-Dflowcore.log={log}"',
+        *([f'"-Djava.io.tmpdir={scratch}"'] if scratch else []),
         *limits,
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     ]
@@ -120,25 +145,40 @@ def start_session(
     settings: Settings, name: str, *, slots: int | None = None, record_to: Path | None = None
 ) -> SparkSession:
     """Start a JVM with a session; for the arguments see `session_config`."""
-    prepare_process(settings)
+    scratch = prepare_process(settings)
     builder = SparkSession.builder.appName(name)
-    for key, value in session_config(settings, slots=slots, record_to=record_to).items():
+    config = session_config(settings, slots=slots, record_to=record_to, scratch=scratch)
+    for key, value in config.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def prepare_process(settings: Settings) -> None:
-    """Set up this process before it starts a JVM: Java, the workers' Python, loggers, the log's folder."""
+def prepare_process(settings: Settings) -> Path:
+    """Set up this process before it starts a JVM: Java, the workers' Python, loggers, the log's folder.
+
+    Returns:
+        A folder for the temporary files of the JVM, which `stop_session` removes.
+    """
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Otherwise workers run the python3 on the PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = settings.spark.get("spark.pyspark.python", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = settings.spark.get("spark.pyspark.python", _worker_python(settings))
     # They print a JVM stack trace for every error that flowcore.spark.errors translates.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     # It prints a stack trace for a call that Ctrl-C interrupts; failures are raised as well.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
+    return make_scratch()
+
+
+def _worker_python(settings: Settings) -> str:
+    """The driver's Python; on this machine, by a script that starts it in half the time."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # the JVM has no environment of ours
+    is_local = settings.spark.get("spark.master", "local").startswith("local") and not submitted
+    # A downloaded Spark has its Python packages in archives only.
+    is_installed = all(Path(package.__file__ or "").is_file() for package in (pyspark, py4j))
+    return str(_SCRIPT) if is_local and is_installed and os.access(_SCRIPT, os.X_OK) else sys.executable
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -156,6 +196,7 @@ def stop_session(spark: SparkSession) -> None:
         if gateway.proc is not None:
             gateway.proc.stdin.close()
             gateway.proc.wait(timeout=20)
+            remove_scratch()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next session starts one
 
 

@@ -9,7 +9,6 @@ with each heartbeat (``spark.executor.heartbeatInterval``), and Spark keeps thes
 if the UI is off.
 """
 
-import json
 import logging
 import re
 from typing import Any
@@ -18,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["RunningBatch", "batches_after", "end_after_batch", "has_ended"]
+__all__ = ["RunningBatch", "end_after_batch", "has_ended"]
 
 _LAST = 50
 _SCAN, _ROWS = "RealTimeStreamScan", "number of output rows"
@@ -38,18 +37,6 @@ def end_after_batch(running: StreamingQuery, spark: SparkSession) -> None:
 def has_ended(running: StreamingQuery) -> bool:
     """Whether a query's thread has ended; Spark calls a query inactive earlier, when it is about to end."""
     return not _execution(running).queryExecutionThread().isAlive()
-
-
-def batches_after(number: int, running: StreamingQuery) -> list[dict[str, Any]]:
-    """Spark's reports of the batches after a batch, oldest first."""
-    # PySpark's own property makes dozens of JVM calls for each of the last hundred batches.
-    recent = running._jsq.recentProgress()  # noqa: SLF001
-    found = []
-    for each in reversed(range(len(recent))):
-        if recent[each].batchId() <= number:
-            break
-        found.append(json.loads(recent[each].json()))
-    return found[::-1]
 
 
 class RunningBatch:

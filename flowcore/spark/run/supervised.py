@@ -3,15 +3,17 @@
 A query is ended after its running batch and restarted on the same checkpoint: in micro-batches that end while
 it is in backlog, in its own mode otherwise, with new versions of the results that it joins, and with the
 partitions that were added to its sources, for which its watermarks wait. The successor is compiled while the
-query still runs, so a version that cannot be joined does not interrupt it. If batches are a flush interval
-apart, and no more input is available, a restart begins a batch early.
+query still runs, so a version that cannot be joined does not interrupt it. A restart begins a batch early if
+batches are a flush interval apart and no more input is available, or if the machine's clock was set back. A
+query is started again if a Python process or a transaction was slow, as on a busy machine. In an outage
+(`flowcore.errors.OutageError`) it waits as long as the outage lasts, and then starts again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,23 +21,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.backlog import batch_records
 from flowcore.durations import MILLISECOND
-from flowcore.errors import FlowcoreError, ResultError
+from flowcore.errors import FlowcoreError, OutageError, ResultError
+from flowcore.failpoints import failpoint
 from flowcore.flush.quiet_input import QUIET_MS, QuietInput
+from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.rules.backlog import read_backlog_interval, read_thresholds
-from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
+from flowcore.planner.rules.execution import read_backlog_interval, read_thresholds
+from flowcore.planner.rules.joins import decide_joins
+from flowcore.spark.checkpoint import plan_file
 from flowcore.spark.checkpoint.offset_log import clear_unused_log
-from flowcore.spark.checkpoint.plan_file import (
-    checkpoint_folder,
-    read_plan_file,
-    repeated_versions,
-    write_plan_file,
-)
 from flowcore.spark.context import Context
-from flowcore.spark.errors import ignore_lost_jvm
-from flowcore.spark.results.joined import Joined, JoinedResults
+from flowcore.spark.errors import find_mishap, ignore_lost_jvm, translate_run_errors
+from flowcore.spark.results.joined import Joined, JoinedResults, describe_versions
 from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.observation import RunMeter
+from flowcore.spark.run.own_backlog import OwnBacklog
+from flowcore.spark.run.patience import Patience
 from flowcore.spark.run.running_query import PreparedQuery, RunningQuery, prepare_query
 from flowcore.spark.topics.side_channels import SideChannels
 
@@ -43,10 +44,14 @@ __all__ = ["SupervisedQuery"]
 
 _log = logging.getLogger(__name__)
 _POLL_S = 2.0
+_SLOW_STARTS = 3
 
 
 class SupervisedQuery:
     """One live query of a run, from its first start to the end of the run.
+
+    Args:
+        require_back: Raises an `OutageError` until what an outage took away is back.
 
     Raises:
         FlowcoreError: It cannot be compiled, or cannot continue from its checkpoint.
@@ -61,8 +66,12 @@ class SupervisedQuery:
         side_channels: SideChannels,
         *,
         fence: Fence,
+        require_back: Callable[[], object],
     ) -> None:
         self._fence = fence
+        self._require_back = require_back
+        self._patience = Patience(lambda text: meter.note(query.name, text))
+        self._failed: RunningQuery | None = None
         self.query = query
         self.side_channels = side_channels
         self._context = context
@@ -74,15 +83,17 @@ class SupervisedQuery:
         self._reason = ""
         self._polled_s = 0.0
         self._running: RunningQuery | None = None
-        self._backlog_status = BacklogStatusWriter(self._checkpoint) if side_channels.has_key_groups else None
-        self._ends_backlog = False
+        self._own_backlog = OwnBacklog(query, side_channels, self._checkpoint)
+        self._slow_starts = 0
         interval_ms = query.batch_interval_ms or 0
         shortest_ms = max(context.settings.trigger_interval // MILLISECOND, QUIET_MS)
         is_held = query.mode.value == "micro-batch" and interval_ms > shortest_ms
         self._quiet = QuietInput(interval_ms) if is_held else None
         meter.add(query, self._checkpoint, lambda: self.active)
         self._repeats = False
-        self._next = self._prepare_first()
+        progress = self._read_progress()
+        self._own_backlog.begin(progress)
+        self._next = self._prepare_first(progress)
 
     @property
     def running(self) -> StreamingQuery | None:
@@ -98,17 +109,20 @@ class SupervisedQuery:
     def active(self) -> bool:
         """It runs, or is about to be restarted; `poll` detects a lost JVM, not this property."""
         running = self._running
-        active = running is not None
-        if running is not None:
-            with ignore_lost_jvm():
-                active = not running.ended or (self._restarts(running) and self.error is None)
-        return active
+        if running is None:
+            return False
+        with ignore_lost_jvm():
+            if running.ended and not self._is_slow(running) and not self._has_outage(running):
+                return self._restarts(running) and self.error is None
+        return True
 
     @property
     def error(self) -> Exception | None:
-        """The error with which it ended, if it failed."""
+        """The error with which it ended, if it failed and is not started again."""
         running = self._running
-        return running.running.exception() if running is not None and running.ended else None
+        if running is None or not running.ended or self._is_slow(running) or self._has_outage(running):
+            return None
+        return running.error
 
     @property
     def versions(self) -> set[tuple[str, str]]:
@@ -123,36 +137,69 @@ class SupervisedQuery:
             RunError: Spark cannot start it.
         """
         clear_unused_log(self._checkpoint)
-        self._write_backlog_status(starts=True)
+        self._own_backlog.report(self._read_progress(), self._running, starts=True)
         self._start()
 
     def poll(self) -> None:
         """Restart it if it has ended to be restarted; end it if its mode or a result must change.
 
+        In an outage it is tried again, without end; a slice fails, since another one follows.
+
         Raises:
             FlowcoreError: It cannot be restarted.
         """
+        if not self._patience.is_due:
+            return
+        try:
+            with translate_run_errors(f"query {self.query.name!r}", self._context.log):
+                self._poll()
+        except OutageError as outage:
+            if self.query.mode.value == "slice":
+                raise
+            self._patience.wait(outage, self._meter.query(self.query.name).batches)
+
+    def _poll(self) -> None:
         running = self._running
         if running is None:
             return
         if running.ended:
-            if self._restarts(running) and self.error is None:
-                self._restart(running)
+            self._poll_ended(running)
         elif self.query.mode.value == "slice":
             return
+        elif running.poll_clock():
+            self._meter.note(self.query.name, "the machine's clock was set back: the query starts again")
+            self._restart(running)
         elif not running.ending and time.monotonic() >= self._polled_s + _POLL_S:
             self._polled_s = time.monotonic()
-            self._write_backlog_status()
+            progress = self._read_progress()
+            self._patience.progress(progress.batches)
+            self._own_backlog.report(progress, running)
             if (
                 self._must_join_another(running)
-                or self._must_catch_up(running)
-                or self._must_follow_added_partitions(running)
+                or self._must_catch_up(running, progress)
+                or self._must_follow_added_partitions(running, progress)
+                or self._must_change_attributes(running, progress)
             ):
                 running.end_after_batch()
             elif running.prepared.catching_up and self._next is running.prepared:
                 self._next = self._prepare(running.prepared.joined, catch_up=False)  # makes the pause shorter
-            elif self._is_quiet(running):
+            elif self._is_quiet(running, progress):
                 self._restart(running)
+
+    def _poll_ended(self, running: RunningQuery) -> None:
+        """Start a query again that has ended, if it is not to stay so."""
+        if self._is_slow(running):
+            self._slow_starts += 1
+            self._meter.note(self.query.name, f"{find_mishap(running.error)}: the query starts again")
+            self._start_again(running)
+        elif (outage := running.outage) is not None:
+            if self._failed is not running:
+                self._failed = running
+                raise outage
+            self._require_back()
+            self._start_again(running)
+        elif self._restarts(running) and self.error is None:
+            self._restart(running)
 
     def stop(self) -> None:
         """Stop it at once; the next start reads again what was not committed."""
@@ -161,39 +208,34 @@ class SupervisedQuery:
 
     @property
     def _checkpoint(self) -> Path:
-        return checkpoint_folder(self.query, self._context.flow, self._context.settings)
+        return plan_file.checkpoint_folder(self.query, self._context.flow, self._context.settings)
+
+    def _is_slow(self, running: RunningQuery) -> bool:
+        """Whether it failed since a process or a transaction was slow, and is started again."""
+        return running.ended and self._slow_starts < _SLOW_STARTS and find_mishap(running.error) is not None
+
+    def _has_outage(self, running: RunningQuery) -> bool:
+        """Whether it failed since something is away, and is started again."""
+        return self.query.mode.value != "slice" and running.outage is not None
 
     def _restarts(self, running: RunningQuery) -> bool:
-        return running.ending or running.prepared.catching_up or self._ends_backlog
+        return running.ending or running.prepared.catching_up or self._own_backlog.ends
 
-    def _write_backlog_status(self, *, starts: bool = False) -> None:
-        """Report to key groups whether their records are backlog.
-
-        All records of a slice are backlog. If a buffer waits for the end of backlog, a last empty run reports
-        it.
-        """
-        if self._backlog_status is None:
-            return
+    def _read_progress(self) -> QueryProgress:
+        """The progress now, for which the broker is asked."""
         progress = self._meter.query(self.query.name)
-        backlog = progress.backlog
-        if self.query.mode.value == "slice":
-            waits = bool(self.query.buffers)
-            backlog = starts and progress.lag != 0
-            self._ends_backlog = backlog and waits
-            if not backlog and not waits:
-                return
-        if backlog is not None:
-            self._backlog_status.write(backlog=backlog)
+        self._rows_in = progress.rows_in
+        return progress
 
-    def _prepare_first(self) -> PreparedQuery:
+    def _prepare_first(self, progress: QueryProgress) -> PreparedQuery:
         """Compile the first start. A batch that is repeated joins the versions of results that it began with.
 
         A newer version is joined after that batch; by a slice with the next slice; in real-time mode, whose
         batches are not known, after micro-batches of all records that are there. If the newest version cannot
         be joined, the query continues with the one that it joined last.
         """
-        recorded = repeated_versions(self._checkpoint)
-        backlog = self._in_backlog()
+        recorded = plan_file.repeated_versions(self._checkpoint)
+        backlog = self._in_backlog(progress)
         if recorded and self._results.newer_versions(self.query, recorded):
             try:
                 joined = self._results.pin_newest(self.query, recorded)
@@ -207,7 +249,7 @@ class SupervisedQuery:
         try:
             return self._prepare(self._results.pin_newest(self.query), catch_up=backlog)
         except FlowcoreError as error:
-            identity = read_plan_file(self._checkpoint)
+            identity = plan_file.read_plan_file(self._checkpoint)
             last = identity.bounded if identity else {}
             fresh = self._results.newer_versions(self.query, last)
             if not last or not fresh:
@@ -219,7 +261,8 @@ class SupervisedQuery:
     def _reject(self, fresh: Mapping[str, str], kept: Mapping[str, str], error: FlowcoreError) -> None:
         """Refuse fresh versions of results; the query continues with those that it has."""
         self._results.reject(self.query, fresh)
-        why = f"{_describe(fresh)} cannot be joined, the query continues with {_describe(kept)}: {error}"
+        found, used = describe_versions(fresh), describe_versions(kept)
+        why = f"{found} cannot be joined, the query continues with {used}: {error}"
         _log.warning("query %r: %s", self.query.name, why)
         self._meter.note(self.query.name, why)
 
@@ -232,14 +275,18 @@ class SupervisedQuery:
         try:
             joined = self._results.pin_newest(self.query)
             self._next = self._prepare(joined, catch_up=running.prepared.catching_up)
+        except OutageError:  # it says nothing about the version
+            raise
         except FlowcoreError as error:
             self._reject(fresh, before, error)
             return False
-        self._reason = f"{_describe(fresh)} was committed"
+        mode = self._next.query.mode
+        why = mode.reasons if mode.value != running.prepared.query.mode.value else ()
+        self._reason = "; ".join([f"{describe_versions(fresh)} was committed", *why])
         return True
 
-    def _must_catch_up(self, running: RunningQuery) -> bool:
-        if running.prepared.catching_up or not self._in_backlog():
+    def _must_catch_up(self, running: RunningQuery, progress: QueryProgress) -> bool:
+        if running.prepared.catching_up or not self._in_backlog(progress):
             return False
         self._next = self._prepare(running.prepared.joined, catch_up=True)
         self._reason = (
@@ -247,20 +294,19 @@ class SupervisedQuery:
         )
         return True
 
-    def _is_quiet(self, running: RunningQuery) -> bool:
+    def _is_quiet(self, running: RunningQuery, progress: QueryProgress) -> bool:
         """Whether records wait for the next batch although no more are available."""
         if self._quiet is None or running.prepared.catching_up:
             return False
-        progress = self._meter.query(self.query.name)
         unread = progress.lag or 0
         now_ms = time.monotonic_ns() // 1_000_000
         waits = self._quiet.poll(progress.rows_in + unread, unread=unread, now_ms=now_ms)
-        return waits and not running.running.status["isTriggerActive"]
+        return waits and running.waits
 
-    def _must_follow_added_partitions(self, running: RunningQuery) -> bool:
+    def _must_follow_added_partitions(self, running: RunningQuery, progress: QueryProgress) -> bool:
         """Whether a source has more partitions than its watermarks follow."""
         topics = dict(self.side_channels.topics)
-        for each in self._meter.query(self.query.name).partitions:
+        for each in progress.partitions:
             if each.topic in topics and each.partition >= topics[each.topic].partitions:
                 topics[each.topic] = replace(topics[each.topic], partitions=each.partition + 1)
         added = {name for name, topic in topics.items() if topic != self.side_channels.topics[name]}
@@ -275,10 +321,21 @@ class SupervisedQuery:
         self._reason = why
         return True
 
+    def _must_change_attributes(self, running: RunningQuery, progress: QueryProgress) -> bool:
+        """Whether functions or sinks ask for attributes, and the records after this batch have others."""
+        own = self._own_backlog
+        if not own.changes(progress):
+            return False
+        self._next = self._prepare(running.prepared.joined, catch_up=running.prepared.catching_up)
+        what = "backlog" if own.lags else "live"
+        self._reason = f"its input is {what} now"
+        return True
+
     def _restart(self, before: RunningQuery) -> None:
         ended = time.monotonic()
-        self._write_backlog_status()
-        backlog = self._in_backlog()
+        progress = self._read_progress()
+        self._own_backlog.report(progress, before)
+        backlog = self._in_backlog(progress)
         if self._repeats:
             self._repeats = False
             self._must_join_another(before)
@@ -292,40 +349,46 @@ class SupervisedQuery:
         before.stop()
         self._start(ended)
 
+    def _start_again(self, failed: RunningQuery) -> None:
+        """Start a query that failed as it was: its batch is repeated with the results that it joined."""
+        failed.stop()
+        self._next = failed.prepared
+        self._start()
+
     def _start(self, ended: float | None = None) -> None:
         prepared = self._next
         self._results.pin(self.query, prepared.joined.versions)
-        write_plan_file(
+        settings = self._context.settings
+        slots = settings.shuffle_partitions if prepared.query.exactly_once else None
+        named, batch = settings.repeat_batch or ("", None)
+        identity = plan_file.write_plan_file(
             prepared.query, self._context.flow, self._checkpoint, prepared.types,
             topics=self.side_channels.topics, bounded=prepared.joined.versions,
+            lags=prepared.side_channels.lags, slots=slots,
+            repeat_batch=batch if named == self.query.name else None, schemas=prepared.schemas,
         )  # fmt: skip
+        failpoint("offsets-unlogged")
         self._started = self._rows_in, time.monotonic()
-        self._running = RunningQuery(prepared, self._context)
+        lags = self._own_backlog.for_sinks(lags=prepared.side_channels.lags)
+        self._running = RunningQuery(prepared, self._context, identity, lags=lags)
         self._fence.watch(self.query.name, self._running.running)
         self._meter.started(
             prepared.query,
             self._running.running,
             bounded=prepared.joined.versions,
             watermarks=self._running.watermarks,
+            written=self._running.written,
             reason=self._reason,
             pause_ms=None if ended is None else round((time.monotonic() - ended) * 1000),
         )
         self._reason = ""
 
-    def _in_backlog(self) -> bool:
-        if self.query.catch_up.value == "no":
-            return False
-        progress = self._meter.query(self.query.name)
-        self._rows_in = progress.rows_in
-        return bool(progress.backlog)
+    def _in_backlog(self, progress: QueryProgress) -> bool:
+        return self.query.catch_up.value != "no" and bool(progress.backlog)
 
     def _prepare(self, joined: Joined, *, catch_up: bool) -> PreparedQuery:
         settings = self._context.settings
         records = batch_records(read_backlog_interval(settings), self._per_second, settings.max_batch_records)
-        return prepare_query(
-            self.query, self._context, joined, self.side_channels, records if catch_up else None
-        )
-
-
-def _describe(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"version {version} of stage {stage!r}" for stage, version in versions.items())
+        side_channels = replace(self.side_channels, lags=self._own_backlog.lags)
+        query = decide_joins(self.query, joined.bytes, settings)
+        return prepare_query(query, self._context, joined, side_channels, records if catch_up else None)

@@ -7,19 +7,19 @@ query that waits for a slot waits for ever without an error.
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import RunError
-from flowcore.kafka.topics import partition_counts
 from flowcore.planner.model import LiveStage
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
-from flowcore.spark.context import Context, broker_of
+from flowcore.spark.context import Context
 from flowcore.spark.topics.side_channels import tracks_latency
 
 __all__ = ["await_slots", "require_slots", "slots_needed"]
@@ -29,8 +29,10 @@ _PATIENCE = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _log = logging.getLogger(__name__)
 
 
-def slots_needed(plan: Plan, settings: Settings) -> int:
+def slots_needed(plan: Plan, settings: Settings, partitions: Mapping[KafkaTopic, int]) -> int:
     """The number of tasks that must be able to run at the same time, 0 if the plan has no live queries.
+
+    ``partitions`` is the number of partitions of each source topic, as `prepare_topics` returns it.
 
     A real-time query holds its slots while it runs. Tasks of other queries mostly wait for the broker, so
     twice the cores is enough for them. One more slot is for Spark's own small jobs, such as broadcasting a
@@ -38,23 +40,18 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
     """
     held = shared = 0
     for query in plan.live_queries:
-        topics = [(broker_of(topic, settings), topic) for each in query.sources if (topic := each.topic)]
-        tracked = tracks_latency(query, settings, checkpoint_folder(query, plan.flow, settings))
-        partitions = sum(
-            partition_counts(servers, [topic.name])[topic.name] or topic.partitions or 1
-            for servers, topic in topics
-        )
-        if tracked:
-            partitions *= 2  # companion topics have as many
+        tasks = sum(partitions[topic] for topic in query.topics_read)
+        if tracks_latency(query, checkpoint_folder(query, plan.flow, settings)):
+            tasks *= 2  # companion topics have as many partitions
         if query.mode.value == "realtime":
-            held += partitions + (settings.shuffle_partitions if query.updating else 0)
+            held += tasks + (settings.shuffle_partitions if query.updating else 0)
         else:
-            shared += partitions
+            shared += tasks
     slots = held + min(shared, 2 * (os.cpu_count() or 1))
     return slots + 1 if held else slots
 
 
-def require_slots(plan: Plan, context: Context) -> None:
+def require_slots(plan: Plan, context: Context, partitions: Mapping[KafkaTopic, int]) -> None:
     """Wait until a cluster has the slots that a plan's real-time queries hold; a local master has them.
 
     Executors register one by one, within ``spark.scheduler.maxRegisteredResourcesWaitingTime`` (30 s).
@@ -69,7 +66,7 @@ def require_slots(plan: Plan, context: Context) -> None:
     queries = plan.live_queries
     realtime = tuple(query for query in queries if query.mode.value == "realtime")
     if realtime:
-        needed = slots_needed(replace(plan, live=LiveStage(realtime)), context.settings)
+        needed = slots_needed(replace(plan, live=LiveStage(realtime)), context.settings, partitions)
         patience_s = sc._jsc.sc().conf().getTimeAsSeconds(_PATIENCE, "30s")  # noqa: SLF001 - reads Spark's units
         await_slots(needed, lambda: _slots(context.spark), sc.master, patience_s)
 

@@ -3,6 +3,7 @@
 `flowcore.serializers.tagged` and `flowcore.serializers.events` specify the bytes.
 """
 
+from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.serializers.events import EVENT_VERSION, LATENCY_MARKER_EVENT, MAX_EVENT_BYTES
 from flowcore.serializers.tagged import TIMESTAMP_BYTES, Tag
 
@@ -11,6 +12,7 @@ __all__ = [
     "is_control",
     "is_event",
     "is_head",
+    "is_passing_watermark",
     "is_record",
     "marked_ms",
     "payload",
@@ -46,6 +48,11 @@ def is_control(element: str) -> str:
         f" OR {_has(element, Tag.RECORD_ATTRIBUTES)} AND {flagged}"
         f" OR {element} = X'{Tag.END_OF_INPUT:02x}')"
     )
+
+
+def is_passing_watermark(element: str) -> str:
+    """True if a control element is a watermark that a later one replaces: any but the end of time."""
+    return f"({_has(element, Tag.WATERMARK)} AND {_signed(element, 2)} < {MAX_TIMESTAMP_MS})"
 
 
 def show_control(element: str) -> str:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BooleanType, StructField, StructType
 
-from flowcore.api.connectors import KafkaTopic
+from flowcore.api.connectors import RECORD_ID_HEADER, KafkaTopic
 from flowcore.api.event_time import event_time_expression, watermark_expression
 from flowcore.api.operators import Read
-from flowcore.durations import show_duration
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.record_ids import id_after_writer
 from flowcore.spark.frame.rows import (
+    BACKLOG,
     BAD_REASON,
     BRANCH,
     CHANNEL,
@@ -28,14 +29,18 @@ from flowcore.spark.frame.rows import (
     FIRST_BRANCH,
     KAFKA_MS,
     NEWEST,
+    RECORD_ID,
     RECORD_ORDINAL,
     SOURCE,
     TIMESTAMP_MS,
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import displayable_timestamp, literal, quote
+from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics import elements
+from flowcore.spark.topics.arriving_attributes import BacklogColumn
+from flowcore.spark.topics.channels import refused_channels
+from flowcore.spark.topics.event_times import milliseconds, too_far_ahead
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.values import (
     RECORD,
@@ -52,6 +57,8 @@ __all__ = ["Incoming"]
 _IS_EVENT = "_is_event"
 """True for messages of the companion topic. They are parsed like records, needlessly: there are few of them,
 and a condition upstream of the parser would cost more for each record."""
+_SENT_ID = "_sent_id"
+"""The record id that the writer of a message gave it, null without one."""
 _NOT_A_RECORD = (
     ", and its topic is value-only and holds records only: turn off watermarks in the flow that writes it, "
     "or set pipeline.force-timestamp-support to true and declare elements='tagged'"
@@ -65,6 +72,9 @@ class Incoming:
     Attributes:
         keeps_bad: The query writes bad messages; otherwise they are dropped here, or fail the query.
         may_fail: A record becomes bad if a function fails for it, so records keep their bytes.
+        place: Of a cut, SQL text of a record's place as `RECORD_ID`: its records keep the id that they were
+            written with, and have this one if they have none.
+        checkpoint: The folder of the query's checkpoint.
     """
 
     node: Read
@@ -74,6 +84,8 @@ class Incoming:
     has_ordinals: bool
     number: int = 0
     may_fail: bool = False
+    place: str | None = None
+    checkpoint: str = ""
 
     @classmethod
     def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
@@ -83,7 +95,7 @@ class Incoming:
     def split(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
         """Split messages into records and bad messages; the latter None if the first fails the stage."""
         rows = self._classify(messages, FIRST_BRANCH)
-        fields = [f"{RECORD}.{quote(name)}" for name in self.node.columns]
+        fields = [f"{self._field(name)} AS {quote(name)}" for name in self.node.columns]
         mine = f"{BRANCH} = {FIRST_BRANCH}"
         if not self.keeps_bad:
             # One filter: Spark may evaluate the second of two filters first.
@@ -107,6 +119,10 @@ class Incoming:
         added = [f"topic = {literal(self.topic.events)} AS {_IS_EVENT}"] if has_markers else []
         if tagged:
             added += [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
+        if self.place is not None:
+            added.append(f"{id_after_writer(f'CAST({_header(RECORD_ID_HEADER)} AS STRING)')} AS {RECORD_ID}")
+        if self.topic.deduplicate:
+            added.append(f"CAST({_header(RECORD_ID_HEADER)} AS STRING) AS {_SENT_ID}")
         rows = messages.selectExpr("partition", "offset", "timestamp", "value", *added)
         register_format(self.topic, messages.sparkSession)
         rows = rows.selectExpr("*", parse_value(self.node, value))
@@ -129,6 +145,12 @@ class Incoming:
             topic = f"CASE WHEN {_IS_EVENT} THEN {literal(self.topic.events)} ELSE {topic} END"
         return rows.selectExpr("*", f"{branch} AS {BRANCH}", f"{topic} AS topic")
 
+    def _field(self, name: str) -> str:
+        """A column of the source: a field of the value, or the record id that its writer gave it."""
+        if self.topic.deduplicate and name == RECORD_ID_HEADER:
+            return _SENT_ID
+        return f"{RECORD}.{quote(name)}"
+
     def _add_time(self, rows: DataFrame) -> DataFrame:
         """Add the event time of each record, before the bad ones are known."""
         expression = event_time_expression(self.node)
@@ -144,29 +166,27 @@ class Incoming:
             rows = rows.where(_unless_bad("true"))
         columns = ["topic", "partition", "offset", BRANCH]
         columns += [BAD_REASON, *self._message_columns()]
-        if self.has_ordinals:
-            columns.append(f"'0' AS {RECORD_ORDINAL}")
+        columns += [f"'0' AS {RECORD_ORDINAL}"] if self.has_ordinals else []
+        if self.place is not None:
+            mine = f"{BRANCH} = {branch.number}"
+            columns.append(f"CASE WHEN {mine} THEN coalesce({RECORD_ID}, {self.place}) END AS {RECORD_ID}")
         if self.side_channels.reads_control and self._tagged:
-            columns += [ELEMENT, CHANNEL]
+            columns += [ELEMENT, f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {CHANNEL} END AS {CHANNEL}"]
         expression = event_time_expression(self.node)
-        timed = self.node in self.side_channels.timestamped
+        timed = self._timed
         if timed and self._missing_time:
             columns.append(TIMESTAMP_MS)
         elif timed and expression is None:
             stamp = elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)"
             columns.append(f"{stamp} AS {TIMESTAMP_MS}")
-        fields = (f"{RECORD}.{quote(name)} AS {physical}" for name, physical in branch.columns.items())
+        fields = (f"{self._field(name)} AS {physical}" for name, physical in branch.columns.items())
         rows = rows.selectExpr(*columns, *fields)
         if timed and expression is not None and not self._missing_time:
             rows = _set_time(rows, branch.expression(expression))
-        if self.side_channels.has_key_groups:
-            rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(branch)} AS {NEWEST}")
-        if self.side_channels.writes_watermarks:
-            partitions = self.side_channels.partitions[self.topic.name]
-            metrics = observe_watermarks(self.node, branch, partitions)
-            rows = rows.observe(observation_name(self.node), *metrics)
+        rows = self._follow_event_time(rows, branch)
         kept: list[int] = [RowKind.BAD] if self.keeps_bad else []
         kept += [RowKind.MARKER] if self.side_channels.has_markers else []
+        rows = self._add_backlog(rows)
         kept += [RowKind.CONTROL] if self.side_channels.has_key_groups and self._tagged else []
         if not self.keeps_bad or self._tagged:
             rows = rows.where(f"{BRANCH} IN ({', '.join(map(str, [*kept, branch.number]))})")
@@ -179,9 +199,32 @@ class Incoming:
             keeps_dropped=self.side_channels.has_key_groups,
         )
 
+    def _follow_event_time(self, rows: DataFrame, branch: Branch) -> DataFrame:
+        """Add what key groups need of event time, and observe what the sinks' watermarks need."""
+        if self.side_channels.has_key_groups:
+            rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(branch)} AS {NEWEST}")
+        if not self.side_channels.writes_watermarks:
+            return rows
+        is_record = f"{BRANCH} = {branch.number}"
+        partitions = self.side_channels.partitions[self.topic.name] if self._timed else 0
+        metrics = observe_watermarks(self.node, branch, partitions, is_record)
+        return rows.observe(observation_name(self.node), *metrics) if metrics else rows
+
+    def _add_backlog(self, rows: DataFrame) -> DataFrame:
+        """Add whether each record is backlog, if a function asks: the query lags, or its topic says so."""
+        side_channels = self.side_channels
+        if not side_channels.reads_attributes:
+            return rows
+        if not self._tagged:
+            return rows.selectExpr("*", f"{str(side_channels.lags).lower()} AS {BACKLOG}")
+        topic = self.topic
+        column = BacklogColumn(self.checkpoint, topic.name, lags=side_channels.lags, senders=topic.channels)
+        schema = StructType([*rows.schema.fields, StructField(BACKLOG, BooleanType())])
+        return rows.mapInArrow(column.run, schema)
+
     def _newest(self, branch: Branch) -> str:
         strategy = self.topic.watermark
-        if strategy is None or not strategy.generates:
+        if strategy is None or not strategy.generates or not self._timed:
             return "CAST(NULL AS BIGINT)"
         return newest_timestamp(self.node, branch, f"{BRANCH} = {branch.number}")
 
@@ -192,6 +235,11 @@ class Incoming:
             return [f"{value} AS {VALUE}", f"{time} AS {KAFKA_MS}", failed]
         value = f"CASE WHEN {BRANCH} IN ({RowKind.BAD}, {RowKind.MARKER}) THEN {value} END"
         return [f"{value} AS {VALUE}", f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {time} END AS {KAFKA_MS}"]
+
+    @property
+    def _timed(self) -> bool:
+        """Records carry their timestamps."""
+        return self.node in self.side_channels.timestamped
 
     @property
     def _tagged(self) -> bool:
@@ -220,18 +268,17 @@ class Incoming:
             return None
         if strategy is None:  # watermarks arrive; the last one of a topic is the largest number
             time = elements.timestamp_ms(ELEMENT)
-            arrives = f"{elements.is_control(ELEMENT)} AND {time} < {MAX_TIMESTAMP_MS}"
-            return _too_far_ahead(time, limit, arrives)
+            return too_far_ahead(time, limit, f"{time} < {MAX_TIMESTAMP_MS}")
         if not strategy.generates:
             return None
         fields = {name: f"{RECORD}`.`{name.replace('`', '``')}" for name in self.node.columns}
         expressions = [event_time_expression(self.node), watermark_expression(self.node)]
         times = [
-            _milliseconds(rows, Branch(FIRST_BRANCH, fields).expression(each)) for each in expressions if each
+            milliseconds(rows, Branch(FIRST_BRANCH, fields).expression(each)) for each in expressions if each
         ]
         if expressions[0] is None:
             times.append(elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)")
-        return _too_far_ahead(f"greatest({', '.join(times)})" if len(times) > 1 else times[0], limit)
+        return too_far_ahead(f"greatest({', '.join(times)})" if len(times) > 1 else times[0], limit)
 
     def _reason(self, value: str, ahead: tuple[str, str] | None) -> str:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
@@ -248,9 +295,11 @@ class Incoming:
                 "is not a tagged element: its tag is unknown, or bytes are missing or left over"
             )
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
+            refused = [*refused_channels(self.topic, ELEMENT, CHANNEL)]
             if ahead is not None and self.topic.watermark is None:
-                cases.append(f"WHEN {ahead[0]} THEN {ahead[1]}")
-            cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
+                refused.append(ahead)
+            why = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in refused)
+            cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CASE {why} END")
         reason = f"concat({misfit}, {describe_misfit(self.node, value)})"
         if self.topic.elements == "value-only":
             named = f"concat('is ', {elements.show_control('value')}, {literal(_NOT_A_RECORD)})"
@@ -263,19 +312,6 @@ class Incoming:
         return f"CASE {' '.join(cases)} END"
 
 
-def _too_far_ahead(time: str, limit_ms: int, condition: str = "true") -> tuple[str, str]:
-    """Whether the condition holds and a time is too far ahead of the clock, and the reason, as SQL text."""
-    shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
-    after = literal(
-        f" UTC, over {show_duration(timedelta(milliseconds=limit_ms))} ahead of the clock "
-        "(watermark.max-ahead): windows would close too early"
-    )
-    return (
-        f"{condition} AND {time} > unix_millis(current_timestamp()) + {limit_ms}",
-        f"concat('has the event time ', {shown}, {after})",
-    )
-
-
 def _unless_bad(condition: str) -> str:
     """The condition; a bad message fails the query."""
     return f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {fail_with_payload(BAD_REASON)} ELSE {condition} END"
@@ -283,12 +319,7 @@ def _unless_bad(condition: str) -> str:
 
 def _set_time(rows: DataFrame, time: str) -> DataFrame:
     """Add the time in milliseconds, from an expression that is BIGINT or TIMESTAMP."""
-    return rows.selectExpr("*", f"{_milliseconds(rows, time)} AS {TIMESTAMP_MS}")
-
-
-def _milliseconds(rows: DataFrame, time: str) -> str:
-    ((_, kind),) = rows.selectExpr(f"{time} AS {TIMESTAMP_MS}").dtypes
-    return f"unix_millis({time})" if kind == "timestamp" else time
+    return rows.selectExpr("*", f"{milliseconds(rows, time)} AS {TIMESTAMP_MS}")
 
 
 def _header(name: str) -> str:

@@ -45,18 +45,23 @@ def bad_record_headers(
     timestamp_ms: str | None = None,
     failed: str = NULL_TEXT,
     record_id: str | None = None,
+    *,
+    assigners: Sequence[str] = (),
 ) -> str:
     """Headers of a dead letter: where the message was, which operator refused it, and why.
 
     ``failed`` is the operator whose function failed as SQL text, null if the message could not be read.
     ``record_id`` is the id of the record that it failed for, where records may have one; null for another.
+    ``assigners`` are the operators among ``failed`` that assign event time, and call no function.
     """
+    names = ", ".join(map(literal, assigners))
+    timed = f"WHEN {failed} IN ({names}) THEN 'event-time' " if names else ""
     found = {
         "flowcore-topic": "topic",
         "flowcore-partition": "CAST(partition AS STRING)",
         "flowcore-offset": "CAST(offset AS STRING)",
         "flowcore-operator": f"coalesce({failed}, {literal(node.name)})",
-        "flowcore-stage": f"CASE WHEN {failed} IS NULL THEN 'read' ELSE 'function' END",
+        "flowcore-stage": f"CASE WHEN {failed} IS NULL THEN 'read' {timed}ELSE 'function' END",
         "flowcore-reason": reason,
     }
     if timestamp_ms is not None:

@@ -54,6 +54,7 @@ class Outgoing:
         dead_letters: The sources whose bad messages the query writes.
         record_ids: What the ids of its records are made of.
         joined_version: The version of the bounded results that it joins; empty if it joins none.
+        assigners: The names of the operators that assign event time.
     """
 
     sinks: Sequence[tuple[Write, KafkaTopic]]
@@ -62,6 +63,7 @@ class Outgoing:
     sources: Sequence[KafkaTopic]
     record_ids: RecordIds
     joined_version: str = ""
+    assigners: Sequence[str] = ()
 
     def messages(
         self, branched: BranchedFrame, ends: Sequence[tuple[Branch, Write, KafkaTopic]]
@@ -74,7 +76,9 @@ class Outgoing:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
                 failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else NULL_TEXT
                 record_id = self.record_ids.of_result(node.name) if RECORD_ID in frame.columns else None
-                found = bad_record_headers(node, BAD_REASON, KAFKA_MS, failed, record_id)
+                found = bad_record_headers(
+                    node, BAD_REASON, KAFKA_MS, failed, record_id, assigners=self.assigners
+                )
                 message = _message(literal(topic.dead_letter), VALUE, found)
                 cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
         if branched.has_markers:
@@ -166,7 +170,16 @@ def _divert_oversized(
         message = f"format_string({text}, topic, {reason}, coalesce({_ID}, 'several'))"
         diverted = {"topic": f"CAST(raise_error({message}) AS STRING)"}
     else:
-        diverted = _dead_letter(reason, sinks, sources[0])
+        operators = " ".join(f"WHEN {literal(topic.name)} THEN {literal(sink.name)}" for sink, topic in sinks)
+        found = {
+            **{f"flowcore-{column}": f"CAST({name} AS STRING)" for column, name in _ORIGIN.items()},
+            "flowcore-operator": f"CASE topic {operators} END",
+            "flowcore-stage": "'sink'",
+            "flowcore-reason": reason,
+            "flowcore-id": _ID,
+        }
+        topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(sources[0].name)}), '.dead-letter')"
+        diverted = {"topic": topic, "headers": headers(found)}
     # Not as a filter: Spark would push it below the columns, and compute each value twice.
     return messages.selectExpr(
         *(
@@ -177,22 +190,6 @@ def _divert_oversized(
             if column not in (*_ORIGIN.values(), _MISFIT)
         )
     )
-
-
-def _dead_letter(
-    reason: str, sinks: Sequence[tuple[Write, KafkaTopic]], source: KafkaTopic
-) -> dict[str, str]:
-    """Topic and headers of a refused message."""
-    operators = " ".join(f"WHEN {literal(topic.name)} THEN {literal(sink.name)}" for sink, topic in sinks)
-    found = {
-        **{f"flowcore-{column}": f"CAST({name} AS STRING)" for column, name in _ORIGIN.items()},
-        "flowcore-operator": f"CASE topic {operators} END",
-        "flowcore-stage": "'sink'",
-        "flowcore-reason": reason,
-        "flowcore-id": _ID,
-    }
-    topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(source.name)}), '.dead-letter')"
-    return {"topic": topic, "headers": headers(found)}
 
 
 def _refusals(topic: KafkaTopic, limits: TopicLimits) -> str:

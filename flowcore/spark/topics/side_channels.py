@@ -10,17 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 
 from flowcore.api.operators import Read, Write
+from flowcore.durations import MILLISECOND
 from flowcore.kafka.topics import TopicIdentity, TopicLimits, identify_topics, topic_limits
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.rules.latency_markers import can_carry_markers
 from flowcore.planner.rules.timestamps import brings_watermarks, find_timed_sources
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics
-from flowcore.spark.context import broker_of
+from flowcore.spark.context import names_by_broker
+from flowcore.spark.topics.arriving_attributes import reads_attributes
 
 __all__ = ["SideChannels", "tracks_latency"]
 
@@ -44,6 +44,9 @@ class SideChannels:
             query processes a record without one and also emits a copy as a bad record, if the source's bad
             records leave through it.
         max_ahead_ms: How far ahead of the clock an event time may be where it advances watermarks; 0 for any.
+        channel_expiry_ms: After which time a silent channel of a tagged topic is idle; None for no limit.
+        reads_attributes: A function of a chain asks for the attributes of its records, which are rows.
+        lags: The query is in backlog while it runs, so that all its records are; only if a function asks.
     """
 
     has_markers: bool = False
@@ -57,6 +60,9 @@ class SideChannels:
     timed_sources: frozenset[Read] = frozenset()
     untimed_sources: frozenset[Read] = frozenset()
     max_ahead_ms: int = 0
+    channel_expiry_ms: int | None = None
+    reads_attributes: bool = False
+    lags: bool = False
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -66,7 +72,7 @@ class SideChannels:
     @property
     def reads_control(self) -> bool:
         """Whether control elements that arrive among records are read."""
-        return self.writes_watermarks or self.has_key_groups
+        return self.writes_watermarks or self.has_key_groups or self.reads_attributes
 
     @classmethod
     def of(cls, query: LiveQuery, settings: Settings, checkpoint: Path) -> SideChannels:
@@ -75,23 +81,26 @@ class SideChannels:
         Raises:
             BrokerError: A broker cannot be reached.
         """
-        read = [topic for source in query.sources if (topic := source.topic)]
-        written = [topic for sink in query.sinks if (topic := sink.topic)]
         topics: dict[str, TopicIdentity] = {}
-        for topic in (*written, *read):
-            found = identify_topics(broker_of(topic, settings), [topic.name])[topic.name]
-            topics[topic.name] = found or TopicIdentity("", "", 1)
         limits: dict[str, TopicLimits] = {}
-        for topic in written:
-            limits |= topic_limits(broker_of(topic, settings), [topic.name])
+        for part in (query.topics_written, query.topics_read):
+            for servers, names in names_by_broker(part, settings).items():
+                found = identify_topics(servers, names)
+                topics |= {name: found[name] or TopicIdentity("", "", 1) for name in names}
+        for servers, names in names_by_broker(query.topics_written, settings).items():
+            limits |= topic_limits(servers, names)
         planned = cls.planned(
             query,
             topics,
             limits,
-            has_markers=tracks_latency(query, settings, checkpoint),
+            has_markers=tracks_latency(query, checkpoint),
             polls_watermarks=bool(settings.auto_watermark_interval),
         )
-        return replace(planned, max_ahead_ms=settings.max_ahead // timedelta(milliseconds=1))
+        return replace(
+            planned,
+            max_ahead_ms=settings.max_ahead // MILLISECOND,
+            channel_expiry_ms=settings.channel_expiry // MILLISECOND or None,
+        )
 
     @classmethod
     def planned(
@@ -104,7 +113,8 @@ class SideChannels:
         polls_watermarks: bool = True,
     ) -> SideChannels:
         """The side channels of a query with these topics, as it was planned."""
-        tagged = frozenset(sink for sink in query.sinks if query.carries_timestamps(sink))
+        timestamped = query.timestamped
+        tagged = frozenset(sink for sink in query.sinks if sink in timestamped)
         return cls(
             has_markers=has_markers,
             tagged_sinks=tagged,
@@ -113,21 +123,23 @@ class SideChannels:
             limits=limits,
             has_key_groups=query.keeps_key_groups,
             polls_watermarks=polls_watermarks,
-            timestamped=frozenset(filter(query.carries_timestamps, query.sources)),
+            timestamped=frozenset(source for source in query.sources if source in timestamped),
             timed_sources=find_timed_sources(query.operators) - query.untimed_sources,
             untimed_sources=query.untimed_sources,
+            # The chain of a process function gets them in its key groups.
+            reads_attributes=any(not each.process and reads_attributes(each) for each in query.chains),
         )
 
 
-def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
+def tracks_latency(query: LiveQuery, checkpoint: Path) -> bool:
     """Whether latency markers pass through a query."""
     before = checkpointed_topics(checkpoint)
-    wanted = settings.latency_interval.total_seconds() > 0
-    if not can_carry_markers(query):
+    wanted = query.latency.value != "off"
+    if not query.can_carry_markers:
         return False
     if not before:
         return wanted
-    tracked = any(topic.events in before for node in query.sources if (topic := node.topic))
+    tracked = any(topic.events in before for topic in query.topics_read)
     if wanted and not tracked and query.keeps_state:
         _log.warning(
             "query %r keeps state that was made with metrics.latency.interval=0: its latency is not "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from flowcore.api.connectors import Csv, Json, KafkaTopic, Parquet, Sink
+from flowcore.api.connectors import Csv, Files, Json, KafkaTopic, Parquet, Sink
 from flowcore.api.operators import Read, Write
-from flowcore.errors import PlanError
+from flowcore.durations import MILLISECOND
+from flowcore.errors import PlanError, StateError
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import TopicLimits, ensure_topics, topic_limits
 from flowcore.planner.model import LiveQuery
@@ -24,6 +27,8 @@ from flowcore.spark.topics.values import write_message
 
 __all__ = [
     "DEAD_LETTER_CONFIGS",
+    "LARGEST_BYTES",
+    "largest_batch_bytes",
     "output_servers",
     "sink_options",
     "start_files",
@@ -34,18 +39,39 @@ __all__ = [
 
 _BULK_BATCH_BYTES = 512 << 10
 _DEFAULT_PARTITIONS = 1
-_LARGEST_BYTES = 64 << 20
+LARGEST_BYTES = 64 << 20
+"""The largest message that a client sends; a topic may accept less."""
 _NTH = "_nth"
 
-DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
+DEAD_LETTER_CONFIGS = {"max.message.bytes": str(LARGEST_BYTES)}
 """A dead letter is larger than its message, which may have been as large as the source's topic accepts."""
 
 
-def sink_options(query: LiveQuery, limits: Iterable[TopicLimits]) -> dict[str, str]:
-    """Options of a live query's Kafka sink, by the limits of the topics that it writes to."""
+def sink_options(query: LiveQuery, limits: Iterable[TopicLimits], timeout: timedelta) -> dict[str, str]:
+    """Options of a live query's Kafka sink.
+
+    Args:
+        limits: Those of the topics that it writes to.
+        timeout: The longest time until the broker has accepted a record.
+    """
+    timeout_ms = timeout // MILLISECOND
+    patience = {
+        "kafka.delivery.timeout.ms": str(timeout_ms),
+        "kafka.max.block.ms": str(min(timeout_ms, 60_000)),
+        "kafka.request.timeout.ms": str(min(timeout_ms // 2, 30_000)),
+    }
     if query.mode.value == "realtime":
-        return {**_client_options(limits), "kafka.linger.ms": "0"}
-    return {**_client_options(limits, _BULK_BATCH_BYTES), "kafka.linger.ms": "50"}
+        return {**patience, **_client_options(limits), "kafka.linger.ms": "0"}
+    return {**patience, **_client_options(limits, _BULK_BATCH_BYTES), "kafka.linger.ms": "50"}
+
+
+def largest_batch_bytes(limits: Iterable[TopicLimits], wanted: int = _BULK_BATCH_BYTES) -> int:
+    """The size of a client's batches of messages, at most the smallest limit of the topics.
+
+    The client would split a refused batch into batches of the same size, and wait for minutes until it gives
+    up.
+    """
+    return min([wanted, *(one.max_message_bytes for one in limits)])
 
 
 def output_servers(query: LiveQuery, settings: Settings) -> str:
@@ -54,9 +80,8 @@ def output_servers(query: LiveQuery, settings: Settings) -> str:
     Raises:
         PlanError: The query's sinks are on several brokers.
     """
-    written = [topic for sink in query.sinks if (topic := sink.topic)]
-    read = [topic for source in query.sources if (topic := source.topic)]
-    brokers = {broker_of(topic, settings) for topic in written or read[:1]}
+    topics = query.topics_written or query.topics_read[:1]
+    brokers = {broker_of(topic, settings) for topic in topics}
     if len(brokers) > 1:
         msg = (
             f"query {query.name!r} writes to the brokers {' and '.join(sorted(brokers))}: Spark's sink takes "
@@ -110,22 +135,52 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     return count
 
 
-def write_files(sink: Parquet | Csv | Json, frame: DataFrame, folder: str) -> None:
+def write_files(sink: Files, frame: DataFrame, folder: str) -> None:
     """Write a bounded frame to the files of a folder."""
     kind, options = _file_format(sink)
-    frame.write.mode("overwrite").format(kind).options(**options).save(folder)
+    writer = frame.write.mode("overwrite").format(kind).options(**options)
+    writer.partitionBy(*sink.partition_by).save(folder)
 
 
-def start_files(sink: Sink, writer: DataStreamWriter, context: Context) -> StreamingQuery:
-    """Start a query that appends files to a folder. Spark's own log in the folder makes each batch atomic."""
+def start_files(
+    query: LiveQuery, sink: Sink, writer: DataStreamWriter, context: Context, batches: Iterable[int]
+) -> StreamingQuery:
+    """Start a query that appends files to a folder. Spark's own log in the folder makes each batch atomic.
+
+    Args:
+        batches: The numbers of the batches that the query's checkpoint has planned.
+
+    Raises:
+        StateError: The folder has batches of another checkpoint.
+    """
     if isinstance(sink, KafkaTopic):
         msg = f"topic {sink.name!r} is not a folder of files"
         raise PlanError(msg)
     kind, options = _file_format(sink)
-    return writer.format(kind).options(**options).start(context.path(sink.path))
+    folder = context.path(sink.path)
+    written = max(_batches_in(folder, context.spark), default=-1)
+    if written > max(batches, default=-1):
+        msg = (
+            f"sink folder {folder} has the batches up to {written} of another checkpoint than that of query "
+            f"{query.name!r}: Spark would take batches with these numbers for written and drop their "
+            "records; write to a new folder, or remove this one"
+        )
+        raise StateError(msg)
+    return writer.format(kind).options(**options).partitionBy(*sink.partition_by).start(folder)
 
 
-def _file_format(sink: Parquet | Csv | Json) -> tuple[str, Mapping[str, str]]:
+def _batches_in(folder: str, spark: SparkSession) -> Iterator[int]:
+    """The numbers of the batches in the log of Spark's file sink; none if the folder has no log."""
+    java: Any = spark._jvm  # noqa: SLF001 - PySpark shows no file systems
+    log = java.org.apache.hadoop.fs.Path(folder, "_spark_metadata")
+    files = log.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+    for each in files.listStatus(log) if files.exists(log) else ():
+        number = each.getPath().getName().removesuffix(".compact")
+        if number.isdigit():
+            yield int(number)
+
+
+def _file_format(sink: Files) -> tuple[str, Mapping[str, str]]:
     match sink:
         case Parquet():
             return "parquet", {}
@@ -136,15 +191,11 @@ def _file_format(sink: Parquet | Csv | Json) -> tuple[str, Mapping[str, str]]:
 
 
 def _client_options(limits: Iterable[TopicLimits], batch_bytes: int = 16 << 10) -> dict[str, str]:
-    """Options of a Kafka client that writes messages as large as its topics accept.
-
-    No batch is larger than the smallest limit: the client would split a refused batch into batches of the
-    same size, and wait for minutes until it gives up.
-    """
+    """Options of a Kafka client that writes messages as large as its topics accept."""
     return {
-        "kafka.max.request.size": str(_LARGEST_BYTES),
-        "kafka.buffer.memory": str(2 * _LARGEST_BYTES),
-        "kafka.batch.size": str(min([batch_bytes, *(one.max_message_bytes for one in limits)])),
+        "kafka.max.request.size": str(LARGEST_BYTES),
+        "kafka.buffer.memory": str(2 * LARGEST_BYTES),
+        "kafka.batch.size": str(largest_batch_bytes(limits, batch_bytes)),
     }
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.api.operators import Read
+from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import identify_topics
@@ -20,9 +21,10 @@ from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.offsets import offset_range, offsets_json, start_offsets
 
-__all__ = ["BoundedInput", "read_bounded", "read_stream", "source_version"]
+__all__ = ["BoundedInput", "columns_ddl", "read_bounded", "read_files", "read_stream", "source_version"]
 
 
+_ATTEMPTS = 3
 _ISOLATION = "kafka.isolation.level"
 _BULK_READ = {
     "kafka.max.poll.records": "5000",
@@ -79,14 +81,20 @@ def read_bounded(node: Read, context: Context) -> BoundedInput:
         case Parquet(path=path):
             frame = context.spark.read.parquet(context.path(path))
             _require_columns(node, frame.columns, f"{path} has")
-        case Csv(path=path) as csv:
-            options = {"header": str(csv.header).lower(), "sep": csv.delimiter, "enforceSchema": "false"}
-            reader = context.spark.read.options(**options, mode="FAILFAST").options(**csv.options)
-            frame = reader.schema(_ddl(node)).csv(context.path(path))
-        case Json(path=path) as json:
-            reader = context.spark.read.options(mode="FAILFAST").options(**json.options)
-            frame = reader.schema(_ddl(node)).json(context.path(path))
+        case files:
+            frame = read_files(files, columns_ddl(node), context, mode="FAILFAST")
     return BoundedInput(_cast_columns(node, frame))
+
+
+def read_files(source: Csv | Json, ddl: str, context: Context, *, mode: str, **options: str) -> DataFrame:
+    """Read files with a schema; ``mode`` says what becomes of a line that does not fit it."""
+    path = context.path(source.path)
+    if isinstance(source, Json):
+        return (
+            context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).json(path)
+        )
+    options |= {"header": str(source.header).lower(), "sep": source.delimiter, "enforceSchema": "false"}
+    return context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).csv(path)
 
 
 def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
@@ -103,7 +111,8 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
         if isinstance(topic.start, str)
         else offsets_json(topic, start_offsets(topic, servers)),
     }
-    if topic.elements == "tagged":
+    options |= _patience(context.settings)
+    if topic.elements == "tagged" or topic.deduplicate:
         options["includeHeaders"] = "true"
     if query.mode.value != "realtime":
         options |= _BULK_READ
@@ -114,6 +123,18 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
     return context.spark.readStream.format("kafka").options(**options).load()
 
 
+def _patience(settings: Settings) -> dict[str, str]:
+    """How long a batch waits for the broker: the driver for offsets, and tasks for records."""
+    timeout_ms = settings.answer_timeout // MILLISECOND
+    attempt_ms = timeout_ms // _ATTEMPTS
+    return {
+        "fetchOffset.numRetries": str(_ATTEMPTS),
+        "kafka.default.api.timeout.ms": str(attempt_ms),
+        "kafka.request.timeout.ms": str(min(attempt_ms, 30_000)),
+        "kafkaConsumer.pollTimeoutMs": str(timeout_ms),
+    }
+
+
 def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BoundedInput:
     servers = context.servers(topic)
     start, end = offset_range(topic, servers)
@@ -122,7 +143,7 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BoundedInput
         .options(**spark_login(servers), **{_ISOLATION: topic.isolation}, subscribe=topic.name)
         .option("startingOffsets", offsets_json(topic, start))
         .option("endingOffsets", offsets_json(topic, end))
-        .option("includeHeaders", str(topic.elements == "tagged").lower())
+        .option("includeHeaders", str(topic.elements == "tagged" or topic.deduplicate).lower())
         .load()
     )
     return BoundedInput(*Incoming.bounded(node, topic).split(messages))
@@ -151,7 +172,8 @@ def _require_columns(node: Read, found: list[str], what: str) -> None:
         raise PlanError(msg)
 
 
-def _ddl(node: Read) -> str:
+def columns_ddl(node: Read) -> str:
+    """The columns of a source as Spark DDL, without NOT NULL."""
     return ", ".join(f"`{column.name}` {column.type}" for column in node.schema.columns)
 
 

@@ -102,8 +102,12 @@ def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame)
         PlanError: A column has a type that cannot be written as the type in the topic's schema.
     """
     sql_format = _sql_format(topic)
-    typed: Mapping[str, str] = columns
-    if topic.format != "json":
+    typed: Mapping[str, str]
+    if topic.format == "json":
+        schema = value_schema(topic)
+        names = {name.lower() for name in (columns if schema is None else schema.names)}
+        typed = {name: text for name, text in columns.items() if name.lower() in names}
+    else:
         typed = _typed_columns(topic, columns, frame)
     value, reason = sql_format.write(typed), sql_format.unwritable(typed)
     if reason is None:

@@ -7,32 +7,55 @@ One source in backlog is enough for the longer interval. A switch may bring the 
 never delays it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowcore.backlog import CheckpointInterval, open_channels, receive
-from flowcore.elements import RecordAttributes
+from flowcore.backlog import CheckpointInterval, MergedBacklog
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import fail_unknown, refusing
+from flowcore.testing.transcripts.runner import Refused, fail_unknown, refusing
 
 __all__ = [
     "BacklogRunner",
     "CheckpointIntervalRunner",
     "CheckpointSchedule",
+    "channel_names",
     "due_times",
+    "require_channel",
     "schedule_first",
     "switch_source",
 ]
 
+_INVALID = "invalid-argument"
 _UNNAMED = ""
 """The source of a job that "is in backlog at the start", until a source reports a status itself."""
 
 
+def channel_names(operator: Mapping[str, Any]) -> list[str]:
+    """The names of the channels, which are their numbers.
+
+    Raises:
+        Refused: There are none.
+    """
+    if operator["channels"] < 1:
+        raise Refused(_INVALID)
+    return [*map(str, range(operator["channels"]))]
+
+
+def require_channel(channel: int, names: Sequence[str]) -> None:
+    """Check that there is such a channel.
+
+    Raises:
+        Refused: There is none.
+    """
+    if not 0 <= channel < len(names):
+        raise Refused(_INVALID)
+
+
 class BacklogRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
-        with refusing(ConfigurationError):
-            self._channels = open_channels(operator["channels"])
+        self._names = channel_names(operator)
+        self._merged = MergedBacklog(self._names)
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
         match action:
@@ -44,14 +67,10 @@ class BacklogRunner:
                 return fail_unknown("backlog", action)
 
     def _receive(self, rows: Any) -> list[bool]:
-        channels, emits = self._channels, []
-        for channel, backlog in rows:
-            with refusing(ConfigurationError):
-                channels, emitted = receive(channels, channel, RecordAttributes(backlog))
-            if emitted is not None:
-                emits.append(emitted.backlog)
-        self._channels = channels
-        return emits
+        for channel, _ in rows:
+            require_channel(channel, self._names)
+        emitted = [self._merged.receive(self._names[channel], backlog=backlog) for channel, backlog in rows]
+        return [each.backlog for each in emitted if each is not None]
 
 
 @dataclass(frozen=True, slots=True)

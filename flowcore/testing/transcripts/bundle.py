@@ -29,7 +29,6 @@ class Bundle(Generic[_K, _V]):
 
     Attributes:
         values: The values of each key, in order of arrival.
-        finished: The number of finished bundles.
 
     Raises:
         ConfigurationError: The count is not positive.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from flowcore.testing.transcripts.backlog import BacklogRunner, CheckpointIntervalRunner
 from flowcore.testing.transcripts.bundle import BundleRunner
 from flowcore.testing.transcripts.flush import FlushRunner
+from flowcore.testing.transcripts.join import SIDES, JoinRunner
 from flowcore.testing.transcripts.runner import TranscriptKind
 from flowcore.testing.transcripts.serializer import SerializerRunner
 from flowcore.testing.transcripts.session_merge import SessionMergeRunner, agrees_with_merge
@@ -24,6 +25,7 @@ KINDS: Mapping[str, TranscriptKind] = {
         actions=frozenset({"input_idle", "latency_marker", "watermark_status"}),
         in_order=True,
     ),
+    "join": TranscriptKind(build=JoinRunner, actions=frozenset(SIDES)),
     "serializer": TranscriptKind(
         build=SerializerRunner, actions=frozenset({"write", "read_timestamp_of", "through_event", "settings"})
     ),

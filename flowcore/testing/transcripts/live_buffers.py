@@ -12,18 +12,9 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from flowcore import elements
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.api.flow import Flow
-from flowcore.elements import (
-    MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
-    EndOfInput,
-    LatencyMarker,
-    Record,
-    RecordAttributes,
-    StreamElement,
-    Watermark,
-)
 from flowcore.process import KeyedProcessFunction
 from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.flush import flush_config
@@ -75,7 +66,7 @@ class LiveBuffers:
         if config.max_entries is not None:
             changes["state.backend.cache.max-entries-num"] = config.max_entries
         self._own = f"{name}/"
-        self._last: dict[str, Any] = {"status": "active", "watermark": MIN_TIMESTAMP_MS}
+        self._last: dict[str, Any] = {"status": "active", "watermark": elements.MIN_TIMESTAMP_MS}
         self._flow = LiveFlow(engine, flow, changes=changes)
 
     def close(self) -> None:
@@ -86,7 +77,7 @@ class LiveBuffers:
             case "in":
                 outputs = self._flow.step(_record(*row) for row in argument)
             case "watermark_ms":
-                outputs = self._flow.step([Input(Watermark(argument))])
+                outputs = self._flow.step([Input(elements.Watermark(argument))])
             case "watermark_status" | "latency_marker":
                 outputs = self._flow.step([Input(parse_element({action: argument}))])
             case "processing_time_ms":
@@ -95,7 +86,7 @@ class LiveBuffers:
             case "input_idle":
                 outputs = self._flow.step(now_ms=self._flow.now_ms + _IDLE_MS)
             case "end_of_input":
-                outputs = self._flow.step([Input(EndOfInput())])
+                outputs = self._flow.step([Input(elements.EndOfInput())])
             case "restart":
                 outputs = self._flow.restart()
             case _:
@@ -104,14 +95,14 @@ class LiveBuffers:
         before, self._last = self._last, dict(self._last)
         for each in out:
             self._last |= {kind: value for kind, value in each.items() if kind in self._last}
-        ended = {"watermark": MAX_TIMESTAMP_MS} if action == "end_of_input" else {}
+        ended = {"watermark": elements.MAX_TIMESTAMP_MS} if action == "end_of_input" else {}
         return {"out": out, _BEFORE: before | ended}
 
-    def _elements(self, outputs: Iterable[Output]) -> Iterable[StreamElement[bytes]]:
+    def _elements(self, outputs: Iterable[Output]) -> Iterable[elements.StreamElement[bytes]]:
         for element in (output.element for output in outputs):
-            own = isinstance(element, LatencyMarker) and element.operator_id.startswith(self._own)
-            ends = element == Watermark(MAX_TIMESTAMP_MS)
-            if not (own or ends or isinstance(element, RecordAttributes)):
+            own = isinstance(element, elements.LatencyMarker) and element.operator_id.startswith(self._own)
+            ends = element == elements.Watermark(elements.MAX_TIMESTAMP_MS)
+            if not (own or ends or isinstance(element, elements.RecordAttributes)):
                 yield element
 
 
@@ -152,11 +143,11 @@ def _flatten(elements: Iterable[Any]) -> Iterable[Any]:
 def _record(key: Any, value: Any, timestamp_ms: int | None = None, *, skipped: bool | None = None) -> Input:
     # In JSON, 1 and true are two keys, and a list is a key.
     row = {"key": json.dumps(key, sort_keys=True), "value": json.dumps(value), "skipped": skipped}
-    return Input(Record(json.dumps(row).encode(), timestamp_ms))
+    return Input(elements.Record(json.dumps(row).encode(), timestamp_ms))
 
 
-def _format(element: StreamElement[bytes]) -> dict[str, Any]:
-    if isinstance(element, Record):
+def _format(element: elements.StreamElement[bytes]) -> dict[str, Any]:
+    if isinstance(element, elements.Record):
         columns = json.loads(element.value)
         return {"record": [json.loads(columns["key"]), json.loads(columns["value"]), element.timestamp_ms]}
     return format_element(element)

@@ -5,6 +5,7 @@ its output is read from them. Only processing time is different: it is moved by 
 """
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,16 +16,9 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
+from flowcore import elements
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.flow import Flow
-from flowcore.elements import (
-    LatencyMarker,
-    LatencyMarkerEvent,
-    Record,
-    StreamElement,
-    Watermark,
-    WatermarkStatus,
-)
 from flowcore.errors import RunError
 from flowcore.kafka.elements import CHANNEL_HEADER
 from flowcore.kafka.topics import ensure_topics, partition_counts
@@ -34,6 +28,7 @@ from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
+from flowcore.spark.operators.key_groups import WORKER_POOL
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.testing.manual_time import ManualTime
 
@@ -42,25 +37,24 @@ __all__ = ["Input", "LiveEngine", "LiveFlow", "Output"]
 _TIMEOUT_S = 30.0
 _starting = Lock()
 """Held by a start, which starts Python processes: Spark waits at most 10 s for one."""
-_ATTEMPTS = 5
-_TOO_SLOW = "failed to connect back"
-"""What Spark says of such a process on a busy machine."""
+_POLL_S = 0.05
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _EVENTS = LatencyMarkerEventSerializer()
 
 
 class Input(NamedTuple):
-    """One element of a step's input, as it is written to the source's topic.
+    """One element of a step's input, as it is written to a source's topic.
 
     Attributes:
         element: The element, with the value of a record as bytes. Latency markers go to the companion topic.
-        partition: Partition of the topic.
         channel: The sender of a control element.
+        topic: The suffix of the topic's name.
     """
 
-    element: StreamElement[bytes]
+    element: elements.StreamElement[bytes]
     partition: int = 0
     channel: str = "replay"
+    topic: str = "in"
 
 
 class Output(NamedTuple):
@@ -75,7 +69,7 @@ class Output(NamedTuple):
     headers: Mapping[str, bytes]
 
     @property
-    def element(self) -> StreamElement[bytes]:
+    def element(self) -> elements.StreamElement[bytes]:
         """The element of a tagged topic, or the latency marker of a companion topic."""
         if self.topic.endswith(".events"):
             return _EVENTS.decode(self.value).to_marker()
@@ -92,10 +86,13 @@ class LiveEngine:
 
     @contextmanager
     def shared_workers(self) -> Iterator[Self]:
-        """All flows share Python workers, since starting them takes longer than the steps of a transcript."""
+        """All flows share Python workers, since starting them takes longer than the steps of a transcript.
+
+        If the Spark context names a pool of workers, they share that one.
+        """
         context = self.spark.sparkContext
         before = context.environment
-        context.environment = {**before, "FLOWCORE_KEY_GROUPS": "replay"}
+        context.environment = {WORKER_POOL: "replay", **before}
         try:
             yield self
         finally:
@@ -129,9 +126,8 @@ class LiveFlow:
     """A flow during one transcript.
 
     Args:
-        engine: The engine.
-        flow: A flow with one source, whose topics are those of `LiveEngine.topic`.
-        partitions: Partitions of the source's topic.
+        flow: A flow whose topics are those of `LiveEngine.topic`.
+        partitions: The number of partitions of each source's topic.
         changes: Settings that differ from those of `LiveEngine.settings`.
 
     Raises:
@@ -145,14 +141,13 @@ class LiveFlow:
         self._flow = flow
         self._settings = engine.settings(changes or {})
         self._plan = plan_flow(flow, "micro-batch", self._settings)
-        self._source = f"{flow.name}.in"
         sources = (source.topic for query in self._plan.live_queries for source in query.sources)
-        self._reads_tagged = any(topic.elements == "tagged" for topic in sources if topic)
-        ensure_topics(engine.servers, {self._source: partitions})
+        self._sources = {topic.name: topic.elements == "tagged" for topic in sources if topic}
+        ensure_topics(engine.servers, dict.fromkeys(self._sources, partitions))
         self._clock = ManualTime()
         self._started = ExitStack()
-        self._last: dict[tuple[str, type], Watermark | WatermarkStatus] = {}
-        self._repeats: dict[tuple[str, type], Watermark | WatermarkStatus] = {}
+        self._last: dict[tuple[str, type], elements.StreamElement[bytes]] = {}
+        self._repeats: dict[tuple[str, type], elements.StreamElement[bytes]] = {}
         sinks = (sink.topic for query in self._plan.live_queries for sink in query.sinks)
         self._sinks = {topic.name: topic.elements == "tagged" for topic in sinks if topic}
         self._producer = Producer({"bootstrap.servers": engine.servers, "linger.ms": 0, "log_level": 0})
@@ -179,20 +174,23 @@ class LiveFlow:
         for each in inputs:
             self._produce(each)
         if self._producer.flush(_TIMEOUT_S):
-            msg = f"topic {self._source} takes no messages: the step has no input; see the broker's log"
+            names = " or ".join(self._sources)
+            msg = f"topic {names} takes no messages: the step has no input; see the broker's log"
             raise RunError(msg)
         self._clock.step(self.now_ms if now_ms is None else now_ms)
-        self._runs.check()
+        self._require_running()
         return self._read()
 
     def restart(self) -> list[Output]:
         """Stop the run and start it again on its checkpoint; return what that has written.
 
-        A restarted run writes its last watermark and status again. These are not returned.
+        A restarted run writes its last watermark, status and attributes again. These are not returned.
         """
         self._started.close()
         self._start()
-        self._repeats = dict(self._last)
+        active = elements.WatermarkStatus(idle=False)  # which a channel without a status is
+        names = (name.removeprefix(f"{self._flow.name}.") for name in self._sinks)
+        self._repeats = {(name, type(active)): active for name in names} | self._last
         return self._read()
 
     def close(self) -> None:
@@ -202,37 +200,39 @@ class LiveFlow:
 
     def _start(self) -> None:
         context = Context(self._engine.spark, self._settings, self._flow.name, self._clock)
-        for attempt in range(_ATTEMPTS):
-            self._runs = self._started.enter_context(LiveRuns(self._plan, context))
-            try:
-                with _starting:
-                    self._runs.start(())
-                    self._clock.wait()
-                self._runs.check()
-            except RunError as error:
-                self._started.close()
-                if attempt == _ATTEMPTS - 1 or _TOO_SLOW not in str(error):
-                    raise
-            else:
-                return
+        self._runs = self._started.enter_context(LiveRuns(self._plan, context))
+        with _starting:
+            self._runs.start(())
+            self._clock.wait()
+            self._require_running()
+
+    def _require_running(self) -> None:
+        """Wait for the first batch of queries that were started again, because a Python process was slow."""
+        self._runs.check()
+        while self._clock.running < len(self._plan.live_queries):
+            time.sleep(_POLL_S)
+            self._runs.check()
+            self._clock.wait()
+            self._clock.work()
 
     def _produce(self, each: Input) -> None:
-        element = each.element
-        if isinstance(element, LatencyMarker):
-            content = _EVENTS.encode(LatencyMarkerEvent.from_marker(element))
-            self._producer.produce(f"{self._source}.events", content, partition=each.partition)
+        element, topic = each.element, f"{self._flow.name}.{each.topic}"
+        if isinstance(element, elements.LatencyMarker):
+            content = _EVENTS.encode(elements.LatencyMarkerEvent.from_marker(element))
+            self._producer.produce(f"{topic}.events", content, partition=each.partition)
             return
         self._producer.produce(
-            self._source,
+            topic,
             element.value
-            if isinstance(element, Record) and not self._reads_tagged
+            if isinstance(element, elements.Record) and not self._sources[topic]
             else _ELEMENTS.encode(element),
             partition=each.partition,
             headers=[(CHANNEL_HEADER, each.channel.encode())],
         )
 
     def _follow_outputs(self) -> tuple[Consumer, dict[TopicPartition, int]]:
-        names = [*self._sinks, *(f"{name}.events" for name in self._sinks), f"{self._source}.dead-letter"]
+        names = [*self._sinks, *(f"{name}.events" for name in self._sinks)]
+        names += [f"{name}.dead-letter" for name in self._sources]
         counts = partition_counts(self._engine.servers, names)
         places = [TopicPartition(name, number, 0) for name in names for number in range(counts[name] or 0)]
         consumer = Consumer(
@@ -266,7 +266,7 @@ class LiveFlow:
 
     def _is_repeat(self, output: Output) -> bool:
         element = output.element if self._sinks.get(f"{self._flow.name}.{output.topic}") else None
-        if not isinstance(element, Watermark | WatermarkStatus):
+        if not isinstance(element, elements.Watermark | elements.WatermarkStatus | elements.RecordAttributes):
             return False
         place = output.topic, type(element)
         self._last[place] = element

@@ -25,7 +25,6 @@ class Transcript:
 
     Attributes:
         name: The law that it shows.
-        operator: Its kind and settings.
         steps: Actions with their expectations, in order.
         error: The word with which the operator must be refused; None if it must be built.
     """

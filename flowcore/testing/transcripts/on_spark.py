@@ -13,11 +13,11 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.settings import Settings
 from flowcore.spark.run.session import session
 from flowcore.testing.transcripts.kinds import KINDS
-from flowcore.testing.transcripts.live_backlog import LiveBacklog
 from flowcore.testing.transcripts.live_buffers import LiveBuffers, agrees_at_sink
+from flowcore.testing.transcripts.live_copies import LiveBacklog, LiveWatermarks
 from flowcore.testing.transcripts.live_flow import LiveEngine
+from flowcore.testing.transcripts.live_joins import LiveJoins
 from flowcore.testing.transcripts.live_serializer import LiveSerializer
-from flowcore.testing.transcripts.live_watermarks import LiveWatermarks
 from flowcore.testing.transcripts.live_windows import LiveWindows
 from flowcore.testing.transcripts.runner import Runner, TranscriptKind
 
@@ -29,6 +29,7 @@ _HEAP_MIB = 256
 _RUNNERS: Mapping[str, Callable[[Mapping[str, Any], LiveEngine], Any]] = {
     "backlog": LiveBacklog,
     "flush": LiveBuffers,
+    "join": LiveJoins,
     "serializer": LiveSerializer,
     "watermarks": LiveWatermarks,
     "window": LiveWindows,

@@ -26,8 +26,6 @@ class Difference:
     Attributes:
         step: The step's number from 1; 0 for building the operator.
         name: The expectation; ``error`` if it is about a refusal.
-        expected: The expected value.
-        seen: The observed value.
     """
 
     step: int
@@ -42,7 +40,6 @@ class Outcome:
     """The result of one replay.
 
     Attributes:
-        transcript: What was replayed.
         steps: The number of steps that agreed.
         difference: Why the next step did not agree; None if all agreed.
     """

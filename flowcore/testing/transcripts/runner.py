@@ -47,7 +47,6 @@ class Runner(Protocol):
 
         Args:
             action: The step's action, for instance ``"in"`` or ``"watermark_ms"``.
-            argument: The action's value in the file.
 
         Returns:
             The observations, by the README's names of expectations.

@@ -5,14 +5,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from flowcore import errors
 from flowcore.elements import LatencyMarker, LatencyMarkerEvent, Record, StreamElement
-from flowcore.errors import (
-    ConfigurationError,
-    ElementError,
-    FlowcoreError,
-    NoTimestampError,
-    OnlyRecordsError,
-)
 from flowcore.planner.rules.timestamps import uses_timestamps
 from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer, ValueOnlySerializer
 from flowcore.settings import Settings
@@ -29,8 +23,6 @@ class _AnyJson:
     """A format for all values of YAML."""
 
     name = "any-json"
-    version = 1
-    fingerprint = ""
 
     def encode(self, value: Any, /) -> bytes:
         return json.dumps(value, ensure_ascii=False).encode()
@@ -44,10 +36,10 @@ _SERIALIZERS: Mapping[str, Callable[..., TaggedSerializer[Any] | ValueOnlySerial
     "value-only": ValueOnlySerializer,
 }
 _NO_STRATEGY = (None, False, "none", "no_watermarks", "no-watermarks")
-_WORDS: Mapping[type[FlowcoreError], str] = {
-    ElementError: "invalid-argument",
-    NoTimestampError: "no-timestamp",
-    OnlyRecordsError: "only-records",
+_WORDS: Mapping[type[errors.FlowcoreError], str] = {
+    errors.ElementError: "invalid-argument",
+    errors.NoTimestampError: "no-timestamp",
+    errors.OnlyRecordsError: "only-records",
 }
 
 
@@ -56,7 +48,7 @@ class SerializerRunner:
         mode = operator.get("mode", "tagged")
         if mode not in _SERIALIZERS:
             msg = f"mode {mode!r} is none of {', '.join(_SERIALIZERS)}: nothing could be written; use one"
-            raise ConfigurationError(msg)
+            raise errors.ConfigurationError(msg)
         self._values = _AnyJson()
         self._serializer = _SERIALIZERS[mode](self._values, _OPERATOR)
 
@@ -80,7 +72,7 @@ class SerializerRunner:
                 return {"mode": choose_serialization(argument)}
             case _:
                 msg = f"a transcript of a serializer has no action {action!r}: it reads and writes; remove it"
-                raise ConfigurationError(msg)
+                raise errors.ConfigurationError(msg)
 
     def _write(self, element: StreamElement[Any]) -> Mapping[str, Any]:
         data = self._serializer.encode(element)

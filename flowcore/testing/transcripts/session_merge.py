@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowcore.testing.transcripts.runner import Refused, fail_unknown
-from flowcore.windows.merging import apply_merge, plan_merge
-from flowcore.windows.window import TimeWindow
+from flowcore.windows.window import TimeWindow, apply_merge, plan_merge
 
 __all__ = ["SessionMergeRunner", "agrees_with_merge", "merge_groups"]
 

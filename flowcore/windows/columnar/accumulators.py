@@ -94,27 +94,27 @@ class Accumulator:
         column = rows.column(self.column)
         if self.kind == "count":
             return column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
-        values = _to_numbers(column)
+        kind = column.type
+        if pa.types.is_date32(kind):
+            column = column.cast(pa.int32())
+        numbers: pa.Array[Any] = column.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
+        values: _Numbers = numbers.fill_null(0).to_numpy(zero_copy_only=False)
         if column.null_count:
             return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, self.identity)
         return values
 
     def running(self, values: _Numbers, groups: Ints) -> _Numbers:
         """Return the value after each record, over the records of the same group so far."""
-        if self.floating and not np.isfinite(values).all():
-            return self._running_one_by_one(values, groups)
+        if self.floating and not np.isfinite(values).all():  # pandas skips infinities and not-a-number
+            last: dict[int, Any] = {}
+            one_by_one = np.empty_like(values)
+            for position, (value, group) in enumerate(zip(values, groups.tolist(), strict=True)):
+                last[group] = self.combine(last[group], value) if group in last else value
+                one_by_one[position] = last[group]
+            return one_by_one
         grouped = pd.Series(values).groupby(groups, sort=False)
         name = "cumsum" if self.kind == "count" else f"cum{self.kind}"
         running: _Numbers = getattr(grouped, name)().to_numpy()
-        return running
-
-    def _running_one_by_one(self, values: _Numbers, groups: Ints) -> _Numbers:
-        """For infinities and not-a-number, which pandas skips."""
-        last: dict[int, Any] = {}
-        running = np.empty_like(values)
-        for position, (value, group) in enumerate(zip(values, groups.tolist(), strict=True)):
-            last[group] = self.combine(last[group], value) if group in last else value
-            running[position] = last[group]
         return running
 
 
@@ -230,15 +230,6 @@ def _is_number(kind: pa.DataType, function: str) -> bool:
     return function in ("min", "max") and (pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
 
 
-def _to_numbers(column: pa.Array[Any]) -> _Numbers:
-    kind = column.type
-    if pa.types.is_date32(kind):
-        column = column.cast(pa.int32())
-    cast: pa.Array[Any] = column.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
-    numbers: _Numbers = cast.fill_null(0).to_numpy(zero_copy_only=False)
-    return numbers
-
-
 _MIN_CAPACITY = 64
 
 
@@ -262,12 +253,8 @@ class AccumulatorTable:
 
     def positions(self, keys: Sequence[Any], columns: KeyColumns) -> Ints:
         """Return the position of each of some distinct keys, adding the new ones."""
-        found = self._index.find(keys)
-        (new,) = np.nonzero(found < 0)
+        found, new = self._index.number(keys)
         if len(new):
-            start = len(self._index)
-            found[new] = np.arange(start, start + len(new))
-            self._index.add(keys if len(new) == len(keys) else [keys[place] for place in new.tolist()])
             self._keys.append(columns if len(new) == len(keys) else take_rows(columns, new))
             self._grow()
         self._changed.append(found)

@@ -8,17 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flowcore.elements import (
-    MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
-    LatencyMarker,
-    RecordAttributes,
-    WatermarkStatus,
-)
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import NoTimestampError
 from flowcore.keyed.columns import KeyColumns
 from flowcore.keyed.key_index import Ints
-from flowcore.keyed.operator import StepOutputs
+from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.columnar.accumulators import AccumulatorColumns, ColumnarAggregates
@@ -122,10 +116,8 @@ class ResultWriter:
         self.out.rows(RESULTS, pa.record_batch(columns, schema=self.schema))
 
 
-class ColumnarGroup:
+class ColumnarGroup(KeyGroup):
     """The common parts of key groups of event-time windows."""
-
-    wake_ms: int | None = None
 
     def __init__(self, context: ColumnarConfig) -> None:
         self._context = context
@@ -133,21 +125,6 @@ class ColumnarGroup:
         self._accumulators = self._aggregates.accumulators
         self._schema = context.outputs[RESULTS]
         self._watermark_ms = MIN_TIMESTAMP_MS
-
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
-        pass
-
-    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
-        pass
-
-    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
-        pass
-
-    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
-        out.markers.append(marker)
-
-    def finish(self, out: StepOutputs, *, idle: bool) -> None:
-        pass
 
     @property
     def _late_ms(self) -> int:

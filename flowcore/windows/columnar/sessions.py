@@ -28,13 +28,7 @@ _OWNER, _START, _LAST, _FIRINGS, _ACCUMULATORS = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Sessions in columns.
-
-    Attributes:
-        owner: The number of the key.
-        start: The first millisecond.
-        last: The last millisecond.
-    """
+    """Sessions in columns."""
 
     owner: Ints
     start: Ints
@@ -95,7 +89,6 @@ class InOrderMerge:
     """The outcome of `merge_in_order`.
 
     Attributes:
-        sessions: All sessions, key by key.
         fired: The sessions that emitted, in order, with their values at that time.
         late: The positions of runs that were added to no session.
     """

@@ -113,6 +113,40 @@ def test_topic_refuses_contradicting_elements(settings: dict[str, object], messa
         KafkaTopic("bids", **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"channels": "sales/bids"}, "channels='sales/bids' of topic 'bids' are not the names of channels"),
+        ({"channels": ()}, "are not the names of channels; pass for instance"),
+        ({"channels": ("a", 1)}, "are not the names of channels"),
+        ({"channels": ("a", "")}, "the name '' has 0 bytes, and names have 1 to 255"),
+        ({"channels": ("ü" * 128,)}, "has 256 bytes, and names have 1 to 255"),
+        ({"channels": ("a",), "elements": "plain"}, "elements='plain': only tagged elements have channels"),
+        ({"channels": ("a",), "elements": "auto"}, "elements='auto': only tagged elements have channels"),
+    ],
+)
+def test_topic_refuses_names_that_no_channel_has(settings: dict[str, object], message: str) -> None:
+    """It raises when it is declared."""
+    KafkaTopic("bids", elements="tagged", channels=("ü" * 127 + "e", "sales/bids"))
+
+    with pytest.raises(ConfigurationError, match=message):
+        KafkaTopic("bids", **{"elements": "tagged", **settings})  # type: ignore[arg-type]
+
+
+def test_only_sources_declare_channels() -> None:
+    """A cut declares those of the source that reads it, and the plan shows them."""
+    read = Flow("f").read("bids", KafkaTopic("bids", SCHEMA, elements="tagged", channels=("sales/bids", "x")))
+    cut = read.select("id").through(
+        KafkaTopic("cut", "id BIGINT", elements="tagged", channels=("f/bids-batches",))
+    )
+
+    assert read.operator.describe().endswith("from earliest, control elements of sales/bids, x only")
+    assert cut.operator.topic is not None
+    assert cut.operator.topic.channels == ("f/bids-batches",)
+    with pytest.raises(PlanError, match=r"sink 'out': channels=\('x',\) of topic 'o'.*only its readers"):
+        read.write("out", KafkaTopic("o", elements="tagged", channels=("x",)))
+
+
 def test_source_must_declare_the_form_of_its_elements() -> None:
     """The flow that wrote them was planned elsewhere."""
     KafkaTopic("bids", elements="auto", headers=True)
@@ -132,7 +166,8 @@ def _fingerprint(**topic: object) -> str:
 def test_fingerprint_of_a_topic_without_elements_never_changes() -> None:
     """Results that were committed before topics had elements stay valid."""
     assert _fingerprint() == "de865a2b23f3383d0bc64f297839b76f77682454510c960f94760492a9af6683"
-    assert _fingerprint(elements="plain", headers=False, watermark=None, event_time=None) == _fingerprint()
+    plain = {"elements": "plain", "headers": False, "watermark": None, "event_time": None, "channels": None}
+    assert _fingerprint(**plain) == _fingerprint()
 
 
 def test_fingerprint_sees_event_time_and_elements() -> None:
@@ -141,12 +176,14 @@ def test_fingerprint_sees_event_time_and_elements() -> None:
         _fingerprint(),
         _fingerprint(elements="tagged"),
         _fingerprint(elements="tagged", headers=True),
+        _fingerprint(elements="tagged", channels=("a",)),
+        _fingerprint(elements="tagged", channels=("b",)),
         _fingerprint(event_time="at"),
         _fingerprint(watermark=punctuated("id > 1")),
         _fingerprint(watermark=punctuated("id > 2")),
     }
 
-    assert len(prints) == 6
+    assert len(prints) == 8
 
 
 def test_declaring_event_time_loads_neither_spark_nor_arrow() -> None:

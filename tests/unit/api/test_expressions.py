@@ -128,6 +128,32 @@ def test_expression_finds_generators(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "array", "outer"),
+    [
+        ("explode(tags) as tag", "tags", False),
+        ("EXPLODE /* ( */ (split(a, ')')) -- )", "split(a, ')')", False),
+        ("explode_outer( array(price, 2) )", "array(price, 2)", True),
+    ],
+)
+def test_expression_finds_the_array_of_explode(text: str, array: str, outer: bool) -> None:
+    """It is an expression of its own, in the user's spelling."""
+    found = Expression.parse(text, "op").exploded
+    assert found is not None
+    assert (found[0].text, found[1]) == (array, outer)
+    assert found[0].columns == Expression.parse(text, "op").columns
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["explode(xs)[0]", "upper(explode(xs))", "explode(array(explode(xs)))", "posexplode(xs)", "inline(xs)",
+     "size(xs)", "xs", "explode(distinct xs)"],
+)  # fmt: skip
+def test_expression_is_not_a_call_of_explode(text: str) -> None:
+    """Other generators, and more than the call, have no array."""
+    assert Expression.parse(text, "op").exploded is None
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "price >", "1 +", "(((", "a b c", "a, b", "", "  ", "select 1", "select a from t", "a; drop table x",

@@ -77,7 +77,7 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     ),
     "select-nothing": (lambda g: g.bids.select(), "'select_1' selects nothing"),
     "select-twice": (lambda g: g.bids.select("shop", "price as Shop"), "'select_1'.*column 'Shop' twice"),
-    "star-twice": (lambda g: g.bids.select("*", "price"), "'select_1'.*column 'price' twice"),
+    "star-twice": (lambda g: g.bids.select("*", "*"), "'select_1'.*column 'price' twice"),
     "aggregate-twice": (
         lambda g: g.bids.aggregate(by="shop", SHOP="max(price)"),
         "'aggregate_1'.*'SHOP' twice",
@@ -106,12 +106,26 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
         "'select_1'.*neighbouring rows",
     ),
     "explode-live": (
-        lambda g: g.bids.select("explode(tags) as tag"),
-        "'select_1'.*turns one record .* into several",
+        lambda g: g.bids.select("upper(explode(tags)) as tag"),
+        "'select_1'.*turns one record .* into several.*explode",
+    ),
+    "explode-where-live": (lambda g: g.bids.where("explode(tags) > 'a'"), "'where_1'.*turns one record"),
+    "explode-inline-live": (lambda g: g.bids.with_columns(t="inline(tags)"), "'with_columns_1'.*turns one"),
+    "explode-two-live": (
+        lambda g: g.bids.with_columns(a="explode(tags)", b="explode_outer(tags)"),
+        "'with_columns_1': a and b each turn one record into several",
+    ),
+    "explode-updating": (
+        lambda g: (
+            g.bids.aggregate(by="shop", prices="collect_list(price)")
+            .select("shop", "explode(prices) as one")
+            .write("out", KafkaTopic("o"))
+        ),
+        "sink 'out'.*no key says which record",
     ),
     "distinct-live": (
-        lambda g: g.bids.aggregate(by="shop", n="count(distinct price)"),
-        "'aggregate_1'.*approx_count_distinct",
+        lambda g: g.bids.aggregate(by="shop", n="sum(distinct price)"),
+        r"'aggregate_1'.*distinct aggregate of the unbounded 'bids'.*count\(distinct",
     ),
     # SQL
     "garbage": (lambda g: g.bids.where("price >"), "'where_1': 'price >' is not a Spark SQL expression"),
@@ -121,7 +135,7 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     # joins
     "join-unbounded": (
         lambda g: g.bids.join(g.asks, on="shop"),
-        r"'join_1' needs a bounded input, and 'asks' is unbounded.*until=",
+        "'join_1' joins two unbounded streams without ttl=",
     ),
     "join-bounded-with-live": (
         lambda g: g.sales.join(g.bids, on="shop"),
@@ -178,6 +192,22 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     "sink-files-updating": (
         lambda g: g.best.write("out", Parquet("o")),
         "sink 'out'.*files cannot do.*KafkaTopic",
+    ),
+    "sink-folders-unknown": (
+        lambda g: g.bids.write("out", Parquet("o", partition_by="town")),
+        "'out': partition_by='town' names the column 'town'",
+    ),
+    "sink-folders-twice": (
+        lambda g: g.bids.write("out", Json("o", partition_by=("shop", "SHOP"))),
+        "'out'.*'shop' twice",
+    ),
+    "sink-folders-all": (
+        lambda g: g.bids.select("shop").write("out", Csv("o", partition_by="Shop")),
+        "sink 'out': .*no column would be left",
+    ),
+    "sink-folder-shared": (
+        lambda g: [g.bids.write(name, Parquet("o")) for name in ("one", "two")],
+        "sink 'two' writes to the folder 'o', and so does 'one'",
     ),
     # sources
     "no-schema": (lambda g: g.flow.read("x", Parquet("x")), "operator 'x'.*has no schema"),
@@ -248,11 +278,13 @@ def test_flow_columns_follow_the_operators() -> None:
     given = _Given()
 
     assert given.bids.select("*", "price * 2 as twice").columns == ("shop", "price", "tags", "twice")
+    assert given.bids.select("tags", "price * 2 as Price", "*").columns == ("tags", "Price", "shop")
     assert given.bids.with_columns(Price="1", extra="2").columns == ("shop", "tags", "Price", "extra")
     assert given.bids.drop("PRICE").columns == ("shop", "tags")
     assert given.bids.join(given.shops, on="shop", how="semi").columns == given.bids.columns
     assert given.bids.join(given.shops, on="shop").columns == ("shop", "price", "tags", "city")
     assert given.sales.select("explode(tags) as tag").columns == ("tag",)
+    assert given.bids.with_columns(tag="explode_outer(tags)").columns == ("shop", "price", "tags", "tag")
     assert given.sales.select("sum(price) over (partition by shop) as t").columns == ("t",)
 
 

@@ -144,6 +144,10 @@ def _write(topic: KafkaTopic, key: str | None = None) -> None:
 
 SINKS: dict[str, tuple[KafkaTopic, str | None, str | None]] = {
     "json": (KafkaTopic("t"), None, None),
+    "json-all": (KafkaTopic("t", "id INT, PRICE DOUBLE, body BINARY"), None, None),
+    "json-key-beside": (KafkaTopic("t", "price DOUBLE, body BINARY"), "Id", None),
+    "json-lacks": (KafkaTopic("t", "id INT, size INT"), None, "lacks 'size': select exactly id, size before"),
+    "json-lost": (KafkaTopic("t", "id INT, price DOUBLE"), None, "has 'body', which would be lost"),
     "all": (KafkaTopic("t", "id INT, PRICE DOUBLE, body BINARY", format="avro"), None, None),
     "key-beside": (KafkaTopic("t", "price DOUBLE, body BINARY", format="avro"), "Id", None),
     "lacks": (KafkaTopic("t", "id INT, size INT", format="avro"), None, "lacks 'size': select exactly id, s"),

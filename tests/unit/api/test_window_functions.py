@@ -21,6 +21,22 @@ from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.triggers import Count, Delta, Never, Purging
 from tests.unit.api.windowed import WINDOW_COLUMNS, bids_of, window_of
 
+NAMED: dict[str, Callable[[Any], Any]] = {
+    "aggregate": lambda windows: windows.aggregate(n="count(*)", name="counted"),
+    "aggregate_with": lambda windows: windows.aggregate_with(Sum(), schema="n INT", name="counted"),
+    "reduce": lambda windows: windows.reduce(lambda kept, _: kept, name="counted"),
+    "process": lambda windows: windows.process(lambda _, __: (), schema="n INT", name="counted"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_name_may_be_given_with_the_function(case: str) -> None:
+    """As for all other operators, which have one call; two names are a mistake."""
+    assert NAMED[case](bids_of().window(Tumbling(10))).operator.name == "counted"
+    assert NAMED[case](bids_of().window(Tumbling(10), name="counted")).operator.name == "counted"
+    with pytest.raises(PlanError, match="operator 'windows' is also named 'counted'"):
+        NAMED[case](bids_of().window(Tumbling(10), name="windows"))
+
 
 def _one(text: str) -> BuiltIn:
     ((_, found),) = window_of(bids_of().window(Tumbling(10)).aggregate(x=text)).built_in

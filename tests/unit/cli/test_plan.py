@@ -9,6 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowcore.cli.plan import plan
+from flowcore.settings import Settings
+from flowcore.spark.results.manifest import DataFile, Manifest, Table
+from flowcore.spark.results.store import ResultStore
 
 FLOW = """
 from flowcore import Flow, KafkaTopic, RichFunction
@@ -88,16 +91,75 @@ def test_plan_refuses_verbose_where_it_changes_nothing(form: str) -> None:
     assert f"--format {form}" in result.output
 
 
-def test_plan_starts_no_spark(folder: Path) -> None:
-    """This holds for every format."""
+HEAVY = {"pyspark", "numpy", "pandas", "pyarrow", "confluent_kafka", "dagster", "rich", "filelock"}
+"""Packages of which each takes a tenth of a second and more to import."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unneeded"),
+    [
+        (["plan", "planned_shop:flow", "--verbose"], HEAVY),
+        (["plan", "planned_shop:flow", "--format", "svg"], HEAVY),
+        (["--help"], {*HEAVY, "sqlglot", "flowcore.api"}),
+    ],
+    ids=["text", "svg", "help"],
+)
+def test_quick_commands_import_nothing_heavy(folder: Path, arguments: list[str], unneeded: set[str]) -> None:
+    """So they start no JVM, and answer in less than a third of a second."""
     program = (
-        "import sys; from planned_shop import flow; from flowcore.planner import plan_flow; "
-        "p = plan_flow(flow); p.explain(verbose=True); p.to_mermaid(); p.to_dict(); "
-        "print('pyspark' in sys.modules)"
+        "import sys; from flowcore.cli.main import main; sys.argv = ['flowcore', *sys.argv[1:]]; main(); "
+        "print('modules', *sys.modules)"
     )
-    path = ":".join([str(folder), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": path}, check=False, capture_output=True, text=True
+    found = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={"PYTHONPATH": ":".join([str(folder), *sys.path])},
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1].startswith("modules ")
+    assert unneeded.intersection(found.stdout.splitlines()[-1].split()) == set()
+
+
+JOINED = """
+from flowcore import Flow, KafkaTopic, Parquet
+
+flow = Flow("joined")
+bids = flow.read("bids", KafkaTopic("bids", schema="shop STRING"))
+shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+bids.join(shops, on="shop", name="placed").write("out", KafkaTopic("out"))
+"""
+
+
+def test_plan_knows_the_sizes_of_committed_results(folder: Path) -> None:
+    """Without PySpark and Arrow. A manifest that cannot be read says nothing."""
+    (folder / "joined_shop.py").write_text(JOINED)
+    program = (
+        "import sys; from flowcore.cli.plan import plan; "
+        "plan(['joined_shop:flow', '--verbose'], standalone_mode=False); "
+        f"print({HEAVY!r} & {{*sys.modules}})"
     )
 
-    assert done.stdout == "False\n", done.stderr
+    def planned() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONPATH": ":".join([str(folder), *sys.path])},
+            cwd=folder, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.stdout.endswith("\nset()\n")
+        return done.stdout
+
+    assert "join: broadcast, if it fits because the size of shops is not known yet" in planned()
+    results = ResultStore(Settings().state_dir, "joined").folder("shops")
+    results.root.mkdir(parents=True)
+    files = tuple(DataFile(f"{number}.parquet", size, 1, "") for number, size in enumerate((5, 200 << 20)))
+    manifest = Manifest(
+        flow="joined", stage="shops", version="v", created_ms=0, duration_ms=0, fingerprint="", sources={},
+        tables={"shops": Table(files, 2, (("shop", "string"), ("city", "string")), "")}, rejected={},
+    )  # fmt: skip
+    manifest.write(results.manifest_path)
+    found = planned()
+    assert "query bids (micro-batch" in found
+    assert "placed is joined by a shuffle because shops has 209,715,205 bytes, more than 134,217,728" in found
+    results.manifest_path.write_text("{")
+    assert "join: broadcast, if it fits" in planned()

@@ -40,6 +40,7 @@ attempts = st.lists(
         heartbeat_s=st.none() | st.floats(0, 2_000),
         ended_s=st.none() | st.floats(0, 2_000),
         restarted=st.booleans(),
+        outage=st.booleans(),
     ),
     max_size=15,
 )
@@ -157,3 +158,27 @@ def test_decision_needs_a_bounded_number_of_runs(
     whole, part = (decide_restart(seen, now_s, policy) for seen in (runs, runs[: policy.limit + 1]))
 
     assert type(whole) is type(part)
+
+
+@pytest.mark.parametrize("real", [0, 3], ids=["only-outage", "after-crashes"])
+def test_outage_is_restarted_for_ever_with_bounded_waits(real: int) -> None:
+    """However often the run meets it: the supervisor waits at most 5 minutes, and does not give up."""
+    policy = RestartPolicy(limit=8)
+    runs = [replace(CRASHED, restarted=number > 0, outage=number >= real) for number in range(500)]
+
+    for count in range(real + 1, len(runs) + 1):
+        decision = decide_restart(runs[:count][::-1], 1_010, policy)
+
+        assert isinstance(decision, Wait)
+        assert decision.until_s <= 1_010 + policy.longest_wait_s
+    assert isinstance(decide_restart(runs[::-1], 1e6, policy), Relaunch)
+
+
+def test_outage_in_a_row_of_crashes_is_not_counted_as_a_crash() -> None:
+    """Crashes of another kind still need a person when there are too many of them."""
+    policy = RestartPolicy(limit=2)
+    crash, outage = replace(CRASHED, restarted=True), replace(CRASHED, restarted=True, outage=True)
+
+    assert isinstance(decide_restart([crash, outage, outage, crash], 1e6, policy), Relaunch)
+    assert isinstance(decide_restart([outage, crash, crash, crash], 1e6, policy), Relaunch)
+    assert isinstance(decide_restart([crash, outage, crash, crash], 1e6, policy), GiveUp)

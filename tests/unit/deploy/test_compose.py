@@ -160,7 +160,7 @@ def test_dagster_is_set_up_as_elsewhere() -> None:
     storage = here.pop("storage")["postgres"]["postgres_db"]
     postgres = SERVICES["postgres"]["environment"]
 
-    assert here == yaml.safe_load((ROOT / "deploy/dagster.yaml").read_text())
+    assert here == yaml.safe_load((ROOT / "flowcore/dagster/dagster.yaml").read_text())
     assert (storage["hostname"], storage["username"], storage["db_name"]) == (
         "postgres", postgres["POSTGRES_USER"], postgres["POSTGRES_DB"],
     )  # fmt: skip

@@ -215,8 +215,8 @@ def test_live_query_is_started_again_whatever_ends_it() -> None:
 
 
 def test_dagster_is_set_up_as_elsewhere() -> None:
-    """Pools, retries and monitoring are those of deploy/dagster.yaml, in the chart's spelling."""
-    here = yaml.safe_load((ROOT / "deploy/dagster.yaml").read_text())
+    """Pools, retries and monitoring are those of flowcore/dagster/dagster.yaml, in the chart's spelling."""
+    here = yaml.safe_load((ROOT / "flowcore/dagster/dagster.yaml").read_text())
     daemon = VALUES["dagsterDaemon"]
 
     assert VALUES["telemetry"] == here["telemetry"]

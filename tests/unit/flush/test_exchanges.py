@@ -15,7 +15,7 @@ from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
 from flowcore.flush import BufferOutput
 from flowcore.flush.operator import FlushBuffers
 from flowcore.keyed.control import Channel, ControlElement
-from flowcore.keyed.operator import FLUSH_EVENT, StepOutputs
+from flowcore.keyed.operator import FLUSH_EVENT, KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.packing import InputColumns, Packing, Recipient
@@ -45,13 +45,12 @@ def group_of(key: str) -> int:
     return ord(key) % GROUPS
 
 
-class PassOn:
+class PassOn(KeyGroup):
     """An operator without a buffer, whose output is its input."""
 
     layout = "none"
     memory_factor = 1
     outputs: ClassVar[Mapping[str, pa.Schema]] = {RESULTS: ROWS}
-    wake_ms = None
 
     def open(self) -> PassOn:
         return self
@@ -61,7 +60,7 @@ class PassOn:
 
     def ignore(self, *_: object, **__: object) -> None: ...
 
-    advance_clock = attributes = advance_watermark = status = marker = finish = restore = delta = ignore
+    advance_watermark = restore = delta = ignore
 
     def header(self) -> Mapping[str, Any]:
         return {}
@@ -125,17 +124,15 @@ def buffers(config: BufferOutput, quiet_ms: int) -> FlushBuffers:
 
 def _first(items: Iterable[Item], group: int) -> Iterator[Packed]:
     """The input of a key group from one partition."""
-    elements, backlog, came = [], [], False
+    elements, came = [], False
     for at, item in enumerate(items):
         if isinstance(item, tuple):
             came = True
             if group_of(item[0]) == group:
                 yield Packed.of_rows(CHANNEL, at, pa.record_batch([[value] for value in item], schema=ROWS))
-        elif isinstance(item, RecordAttributes):
-            backlog.append((at, item.backlog))
         else:
             elements.append(ControlElement(*CHANNEL, "", at, item))
-    yield Packed.of_control(CHANNEL, {CHANNEL: None} if came else {}, elements, backlog)
+    yield Packed.of_control(CHANNEL, {CHANNEL: None} if came else {}, elements)
 
 
 def _exchange(emitted: Sequence[list[tuple[str, pa.RecordBatch]]]) -> list[list[Packed]]:
@@ -245,16 +242,16 @@ def test_a_channel_that_becomes_active_holds_the_watermark_before_its_buffer_is_
     assert chain.left[1][1:] == [("a", 1, 5), Watermark(10)]
 
 
-def test_the_end_of_backlog_flushes_all_buffers_soon() -> None:
-    """Each emits what it has, and then what the ones before it have emitted."""
+def test_the_end_of_backlog_flushes_all_buffers() -> None:
+    """Each receives the end after the records that the one before it has emitted, and emits all it has."""
     chain = Chain([BufferOutput(100), BufferOutput(100, gather_ms=10)])
     chain.step(RecordAttributes(backlog=True), ("a", 1, 5))
     chain.clock_ms = 5_000
     assert chain.step(("b", 2, 6)) == []
 
-    assert chain.step(RecordAttributes(backlog=False)) == []
-    chain.clock_ms = 5_010
-    assert chain.step() == [("a", 1, 5), ("b", 2, 6)]
+    assert chain.step(RecordAttributes(backlog=False), ("c", 3, 7)) == [("a", 1, 5), ("b", 2, 6)]
+    begin, end = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
+    assert chain.left == [[begin, ("b", 2, 6), end], [begin, ("a", 1, 5), end]]
 
 
 rows = st.tuples(st.sampled_from("abcd"), st.integers(0, 20))

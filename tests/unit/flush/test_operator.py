@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,129 +13,35 @@ from hypothesis import strategies as st
 
 from flowcore.elements import (
     MAX_TIMESTAMP_MS,
-    EndOfInput,
     LatencyMarker,
-    LatencyMarkerEvent,
     Record,
     RecordAttributes,
-    StreamElement,
     Watermark,
     WatermarkStatus,
 )
 from flowcore.errors import StateError
 from flowcore.flush import BufferOutput
-from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.latest import LatestRecords
 from flowcore.flush.operator import FlushBuffers
-from flowcore.keyed.control import Channel, ControlElement
-from flowcore.keyed.operator import CONTROL, KeyGroup, StepOutputs
-from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.keyed.packed import Packed
-from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
-from flowcore.serializers.events import LatencyMarkerEventSerializer
-from flowcore.serializers.formats import RawFormat
-from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.record_buffer import RecordBuffer
-from flowcore.watermarks.progress import WatermarkSource
-from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
-from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.columnar.keyed import ColumnarWindows
+from tests.unit.flush.buffer_steps import (
+    ACTIVE,
+    ROWS,
+    Item,
+    Worker,
+    packed,
+    purely,
+    rising,
+    workers,
+)
 
-ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])
-EVENTS = LatencyMarkerEventSerializer()
-TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
-ALL = Channel("in", "0")
 BACKLOG, LIVE = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
-Item = tuple[str, int, int | None] | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes
-Step = tuple[int, list[Item]]
-"""How far processing time advances before it, and its items."""
 
 
 def buffers(config: BufferOutput, quiet_ms: int | None = 0) -> FlushBuffers:
     keys = ("key",) if config.keyed else ()
     return FlushBuffers(config=config, quiet_ms=quiet_ms, keys=keys, timestamp="t", rows=ROWS)
-
-
-def packed(items: Sequence[Item]) -> list[Packed]:
-    """Input of a step: runs of records with elements between them; markers last."""
-    found: list[Packed] = []
-    run: list[tuple[str, int, int | None]] = []
-
-    def release(place: int) -> None:
-        if run:
-            columns = zip(*run, strict=True)
-            batch = pa.record_batch([list(column) for column in columns], schema=ROWS)
-            found.append(Packed.of_rows(ALL, place - len(run), batch))
-            run.clear()
-
-    for place, item in enumerate(items):
-        if isinstance(item, tuple):
-            run.append(item)
-        elif isinstance(item, LatencyMarker):
-            event = EVENTS.encode(LatencyMarkerEvent.from_marker(item))
-            found.append(Packed.of_event(ALL, event))
-        elif isinstance(item, RecordAttributes):
-            found.append(Packed.of_control(ALL, backlog=[(place, item.backlog)]))
-        else:
-            release(place)
-            found.append(Packed.of_control(ALL, elements=[ControlElement(*ALL, "", place, item)]))
-    release(len(items))
-    came = any(not isinstance(item, RecordAttributes) for item in items)
-    return [*found, Packed.of_control(ALL, {ALL: None})] if came else found
-
-
-def left(out: StepOutputs) -> list[StreamElement[Any]]:
-    """Output in order; markers last."""
-    found: list[StreamElement[Any]] = []
-    for output, batch in out.batches:
-        for row in batch.to_pylist():
-            if output == CONTROL:
-                found.append(TAGGED.decode(row["element"]))
-            else:
-                found.append(Record((row["key"], row["value"]), row["t"]))
-    return [*found, *out.markers]
-
-
-def purely(buffer: RecordBuffer[Any, Any], items: Sequence[Item], now_ms: int) -> list[Any]:
-    """The output of the same step of the pure buffer; markers last."""
-    found: list[StreamElement[Any]] = [*buffer.poll(now_ms)]
-    for item in sorted(items, key=lambda item: isinstance(item, LatencyMarker)):
-        match item:
-            case (key, value, time_ms):
-                found += buffer.record(key, Record((key, value), time_ms), now_ms)
-            case Watermark(timestamp_ms) if timestamp_ms == MAX_TIMESTAMP_MS:
-                *rest, _ = buffer.control(EndOfInput(), now_ms)
-                found += [*rest, item]
-            case _:
-                found += buffer.control(item, now_ms)  # type: ignore[arg-type]
-    if all(isinstance(item, RecordAttributes) for item in items):
-        found += buffer.input_idle(now_ms)
-    return sorted(found, key=lambda each: isinstance(each, LatencyMarker))
-
-
-class _Worker:
-    """Key groups of one buffer: a store, and workers that may have missed steps."""
-
-    def __init__(self, operator: Any, workers: int = 1, smallest_log_bytes: int = 256 << 10) -> None:
-        self.runtime = Runtime(
-            operator=operator,
-            query="q",
-            key_groups=1,
-            sources={"in": WatermarkSource(None, ("0",), relays=True)},
-            rows=ROWS,
-            smallest_log_bytes=smallest_log_bytes,
-        )
-        self.store = MemoryStore()
-        self.remembered: list[StateCache] = [StateCache() for _ in range(workers)]
-
-    def step(self, items: Sequence[Item], now_ms: int, worker: int = 0) -> list[StreamElement[Any]]:
-        stepped = self.runtime.step(0, packed(items), now_ms, self.store, self.remembered[worker])
-        return left(stepped.outputs)
-
-    def wakes_at(self) -> int | None:
-        return self.runtime.read(self.store)[0].wake_ms
 
 
 times = st.one_of(st.none(), st.integers(0, 30))
@@ -163,36 +69,6 @@ configs = st.builds(
     max_entries=st.sampled_from([None, 1, 2, 3]),
     backlog_interval_ms=st.sampled_from([None, 0, 15]),
 )
-workers = st.lists(st.integers(0, 2), min_size=12, max_size=12)
-
-
-def rising(happened: list[tuple[int, list[Any]]]) -> list[Step]:
-    """Watermarks in order, statuses and backlog only where they change: a key group hears of no others.
-
-    Of backlog it hears before the records of a step.
-    """
-    watermark_ms, idle, backlog = 0, False, None
-    found = []
-    for moves, items in happened:
-        step: list[Item] = []
-        for item in items:
-            if isinstance(item, RecordAttributes) and item.backlog != backlog:
-                step.append(item)
-                backlog = item.backlog
-        for item in items:
-            if isinstance(item, RecordAttributes):
-                continue
-            if item == "watermark":
-                watermark_ms += 3
-                step.append(Watermark(watermark_ms))
-            elif isinstance(item, WatermarkStatus):
-                if item.idle != idle:
-                    step.append(item)
-                idle = item.idle
-            else:
-                step.append(item)
-        found.append((moves, step))
-    return found
 
 
 @given(configs, steps, workers, st.sampled_from([0, 200, 1 << 20]))
@@ -200,23 +76,21 @@ def test_buffer_emits_the_output_of_the_record_buffer_in_order(
     config: BufferOutput, happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
 ) -> None:
     """This holds for three workers in turn and for a snapshot after any step."""
-    group = _Worker(buffers(config), workers=3, smallest_log_bytes=smallest_log)
+    group = Worker(buffers(config), workers=3, smallest_log_bytes=smallest_log)
     now_ms, pure = 0, RecordBuffer[Any, Any](config)
 
-    for number, (moves, items) in enumerate(rising(happened)):
+    for number, (moves, items) in enumerate(rising([*happened, (0, [ACTIVE, Watermark(MAX_TIMESTAMP_MS)])])):
         now_ms += moves
         if number == 0:
             pure = RecordBuffer(config, now_ms)
         expected = purely(pure, items, now_ms)
 
         assert group.step(items, now_ms, taken_by[number]) == expected
-    end: list[Item] = [Watermark(MAX_TIMESTAMP_MS)]
-    assert group.step(end, now_ms) == purely(pure, end, now_ms)
     assert group.wakes_at() is None
 
 
-def in_backlog(**settings: Any) -> _Worker:
-    group = _Worker(buffers(BufferOutput(interval_ms=1_000, **settings), 400), workers=2)
+def in_backlog(**settings: Any) -> Worker:
+    group = Worker(buffers(BufferOutput(interval_ms=1_000, **settings), 400), workers=2)
     assert group.step([BACKLOG, ("a", 1, None)], 5_000) == [BACKLOG]
     return group
 
@@ -252,7 +126,7 @@ def test_buffer_in_backlog_is_flushed_when_it_is_full() -> None:
 
 def test_buffer_of_a_slice_in_backlog_waits_for_its_end() -> None:
     """A slice emits when it has read all input; then nothing is buffered."""
-    group = _Worker(buffers(BufferOutput(interval_ms=1_000), None))
+    group = Worker(buffers(BufferOutput(interval_ms=1_000), None))
     group.step([BACKLOG, ("a", 1, None)], 5_000)
 
     assert group.step([("a", 2, None)], 9_000) == []
@@ -262,7 +136,7 @@ def test_buffer_of_a_slice_in_backlog_waits_for_its_end() -> None:
 
 def test_flush_sends_the_records_that_a_watermark_covers_before_it() -> None:
     """A record at the watermark is covered; records without a timestamp and markers follow."""
-    group = _Worker(buffers(BufferOutput(interval_ms=1_000)))
+    group = Worker(buffers(BufferOutput(interval_ms=1_000)))
     marker = LatencyMarker(5, "op", 0)
     group.step([("after", 1, 11), ("at", 2, 10), ("none", 3, None), Watermark(10), marker], 0)
 
@@ -275,8 +149,8 @@ def test_flush_sends_the_records_that_a_watermark_covers_before_it() -> None:
     ]
 
 
-def each_second(quiet_ms: int | None = 400, **settings: Any) -> _Worker:
-    group = _Worker(buffers(BufferOutput(interval_ms=1_000, **settings), quiet_ms))
+def each_second(quiet_ms: int | None = 400, **settings: Any) -> Worker:
+    group = Worker(buffers(BufferOutput(interval_ms=1_000, **settings), quiet_ms))
     group.step([Watermark(1)], 5_000)
     return group
 
@@ -316,7 +190,7 @@ def test_buffer_of_a_slice_is_flushed_by_each_step() -> None:
 
 def test_buffer_is_flushed_before_a_checkpoint() -> None:
     """Each step ends with a batch that is committed; in backlog too."""
-    group = _Worker(buffers(BufferOutput(interval_ms=60_000, at_checkpoint=True), quiet_ms=60_000))
+    group = Worker(buffers(BufferOutput(interval_ms=60_000, at_checkpoint=True), quiet_ms=60_000))
 
     assert group.step([("a", 1, 7), ("a", 2, 8)], 5_100) == [Record(("a", 2), 8)]
     assert group.step([BACKLOG, ("a", 3, 9)], 5_200) == [BACKLOG, Record(("a", 3), 9)]
@@ -325,7 +199,7 @@ def test_buffer_is_flushed_before_a_checkpoint() -> None:
 
 def test_buffer_begins_its_first_interval_with_its_first_step() -> None:
     """The first flush is not due at once, although the clock shows the time of day."""
-    group = _Worker(buffers(BufferOutput(interval_ms=1_000), quiet_ms=5_000))
+    group = Worker(buffers(BufferOutput(interval_ms=1_000), quiet_ms=5_000))
 
     assert group.step([("a", 1, None)], 1_700_000_000_000) == []
     assert group.wakes_at() == 1_700_000_001_000
@@ -374,7 +248,7 @@ def test_state_of_another_version_or_another_buffer_is_refused() -> None:
     """Its buffered records would be lost."""
     group = each_second()
     group.step([("a", 1, None)], 5_100)
-    other = _Worker(buffers(BufferOutput(interval_ms=1_000, keyed=False)))
+    other = Worker(buffers(BufferOutput(interval_ms=1_000, keyed=False)))
     other.store = group.store
     with pytest.raises(StateError, match="latest by"):
         other.step([], 5_200)
@@ -412,101 +286,3 @@ def test_latest_records_count_keys(most: int) -> None:
             if len(held) == most:
                 latest.clear()
                 held.clear()
-
-
-WINDOWS = ColumnarWindows(
-    config=WindowConfig(
-        assigner=TumblingWindows(10),
-        function=WindowAggregate(BuiltIns((("total", BuiltIn("sum", ("value",))),))),
-        allowed_lateness_ms=20,
-        late="side-output",
-    ),
-    keys=("key",),
-    timestamp="t",
-    rows=ROWS,
-    late=("key", "value", "t"),
-)
-"""They emit again for late records, and put later ones out."""
-BOTH = BufferedOperator(
-    operator=WINDOWS,
-    buffer=FlushBuffers(
-        config=BufferOutput(interval_ms=10),
-        quiet_ms=0,
-        keys=("key", "@start_ms", "@end_ms"),
-        timestamp=TIMESTAMP,
-        rows=WINDOWS.outputs[RESULTS],
-    ),
-)
-timed = st.tuples(st.sampled_from("ab"), st.integers(1, 9), st.integers(0, 40))
-event_times = st.lists(
-    st.tuples(
-        st.integers(0, 7),
-        st.lists(
-            st.one_of(timed, timed, st.just("watermark"), st.builds(RecordAttributes, st.booleans())),
-            max_size=6,
-        ),
-    ),
-    max_size=12,
-)
-
-
-def emitted(out: StepOutputs) -> list[tuple[str, Any]]:
-    """Each output with its name."""
-    return [
-        (output, TAGGED.decode(row["element"]) if output == CONTROL else tuple(row.values()))
-        for output, batch in out.batches
-        for row in batch.to_pylist()
-    ]
-
-
-def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[str, Any]]:
-    """Output of the windows in a step, with the watermarks between."""
-    for item in items:
-        out = StepOutputs()
-        if isinstance(item, Watermark):
-            windows.advance_watermark(item.timestamp_ms, out)
-        elif isinstance(item, tuple):
-            windows.rows(pa.record_batch([[value] for value in item], schema=ROWS), out)
-        yield from emitted(out)
-        if isinstance(item, Watermark | RecordAttributes):
-            yield CONTROL, item
-
-
-def buffered(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
-    """Output of the pure buffer for it; empty input gives empty output."""
-    found = [*buffer.poll(now_ms)]
-    for output, what in came:
-        if output == RESULTS:
-            row = dict(zip(WINDOWS.outputs[RESULTS].names, what, strict=True))
-            latest = Record(what, row[TIMESTAMP])
-            found += buffer.record((row["key"], row["@start_ms"]), latest, now_ms)
-        elif output == CONTROL:
-            found += buffer.control(what, now_ms)
-    return [(RESULTS, each.value) if isinstance(each, Record) else (CONTROL, each) for each in found]
-
-
-@given(event_times, workers, st.sampled_from([0, 300, 1 << 20]))
-def test_buffered_windows_emit_what_a_buffer_downstream_of_windows_does(
-    happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
-) -> None:
-    """One operator with one state emits what two operators emit; late records are not buffered."""
-    both = _Worker(BOTH, 3, smallest_log)
-    windows, pure, now_ms = WINDOWS.open(), RecordBuffer[Any, Any](BOTH.buffer.config), 0
-
-    for number, (moves, items) in enumerate(rising(happened)):
-        now_ms += moves
-        if number == 0:
-            pure = RecordBuffer(BOTH.buffer.config, now_ms)
-        worker = both.remembered[taken_by[number]]
-        came = list(without_buffer(windows, items))
-        expected = buffered(pure, came, now_ms)
-        if all(isinstance(item, RecordAttributes) for item in items):
-            released = pure.input_idle(now_ms)
-            expected += [
-                (RESULTS, each.value) if isinstance(each, Record) else (CONTROL, each) for each in released
-            ]
-
-        found = emitted(both.runtime.step(0, packed(items), now_ms, both.store, worker).outputs)
-
-        assert [each for each in found if each[0] == "late"] == [each for each in came if each[0] == "late"]
-        assert [each for each in found if each[0] != "late"] == expected

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from flowcore.cli.broker import _Topic
+from flowcore.cli.broker import _topic
 from flowcore.errors import BrokerError
 from flowcore.kafka import supervisor
 from flowcore.kafka.broker import EmbeddedBroker, _lock_data, free_port
@@ -166,11 +166,11 @@ def test_stop_of_a_broker_that_is_not_started_does_nothing() -> None:
 )
 def test_topic_option_takes_a_name_and_partitions(given: str, expected: tuple[str, int]) -> None:
     """Without partitions a topic has one."""
-    assert _Topic().convert(given, None, None) == expected
+    assert _topic(given) == expected
 
 
 @pytest.mark.parametrize("given", [":2", "bids:0", "bids:x", "bids:-1", "bids:1:2"])
 def test_topic_option_refuses_other_text(given: str) -> None:
     """The message repeats the given text."""
     with pytest.raises(click.BadParameter, match=f"'{given}' is not NAME or NAME:PARTITIONS"):
-        _Topic().convert(given, None, None)
+        _topic(given)

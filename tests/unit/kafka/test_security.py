@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.errors import SettingsError
-from flowcore.kafka.security import BrokerAddress, Security, admin_login, client_login, spark_login
+from flowcore.kafka.security import (
+    BrokerAddress,
+    Security,
+    admin_login,
+    client_login,
+    spark_login,
+    task_login,
+)
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 from pipelines.auctions.flow import bids
@@ -62,6 +69,10 @@ def test_each_client_gets_its_own_options(pem: Path) -> None:
         "bootstrap.servers": "a:1", "security.protocol": "sasl_ssl", "sasl.mechanisms": "SCRAM-SHA-512",
         "sasl.username": "ann", "sasl.password": "s3cret", "ssl.ca.location": str(pem),
         "ssl.certificate.location": str(pem), "ssl.key.location": str(pem),
+    }  # fmt: skip
+    assert task_login(address) == {
+        **{key: value for key, value in client_login(address).items() if ".location" not in key},
+        "ssl.ca.pem": "-----BEGIN", "ssl.certificate.pem": "-----BEGIN", "ssl.key.pem": "-----BEGIN",
     }  # fmt: skip
     assert spark_login(address) == {
         "kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "SASL_SSL",

@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import Watermark, WatermarkStatus
-from flowcore.keyed.control import Channel, decode_control
+from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
+from flowcore.keyed.control import QUERY, Channel, ControlElement, decode_control
 from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
@@ -110,7 +110,11 @@ class Chain:
                 ))] if mine else []  # fmt: skip
                 items[number].append(Packed.of_control(channel, {channel: max(t for _, t in records)}))
         for number in range(GROUPS):
-            items[number].append(Packed.of_control(Channel("in", "0"), backlog=enumerate(attributes)))
+            statuses = [
+                ControlElement(QUERY, "", "", at, RecordAttributes(backlog))
+                for at, backlog in enumerate(attributes)
+            ]
+            items[number].append(Packed.of_control(Channel("in", "0"), elements=statuses))
         packed = [
             (output, content.serialize().to_pybytes(), number)
             for number in range(GROUPS)
@@ -226,7 +230,7 @@ def test_idleness_and_backlog_status_reach_the_second_operator() -> None:
     ]
     assert elements == [WatermarkStatus(idle=True)]
     manifests = [chain.second.read(store)[0] for store in chain.stores[1]]
-    assert [manifest.backlog for manifest in manifests] == [True, True]
+    assert [manifest.sizes()["backlog"] for manifest in manifests] == [1, 1]
 
 
 def test_channels_that_become_active_together_hold_the_watermark_together() -> None:

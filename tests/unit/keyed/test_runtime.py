@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, RecordAttributes, Watermark
+from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, Watermark
 from flowcore.errors import StateError
-from flowcore.keyed.control import Channel, ControlElement, StepControl, decode_control
+from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.packed import Packed, PackedKind, sort_packed
-from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
@@ -68,10 +67,6 @@ def rows(*given: tuple[str, int, int], partition: int = 0) -> list[Packed]:
     batch = pa.record_batch(columns, schema=ROWS)
     newest = max(t for _, t, _ in given)
     return [Packed.of_rows(channel, 0, batch), Packed.of_control(channel, {channel: newest})]
-
-
-def recipient(record: str | None = None) -> Recipient:
-    return Recipient(key_group="g", record=record, columns=tuple(ROWS.names))
 
 
 def results(stepped: Any) -> list[tuple[Any, ...]]:
@@ -203,7 +198,7 @@ def test_control_elements_count_where_they_stand_among_records() -> None:
         Packed(PackedKind.ROWS, channel.encode(), 10, first.payload),
     ]
 
-    stepped = runtime.step(0, items, 0, MemoryStore(), StateCache())
+    stepped = runtime.step(0, sort_packed(items), 0, MemoryStore(), StateCache())
 
     assert results(stepped) == [("a", 1, 1, 0, 1, False)]
     assert [output for output, _ in stepped.outputs.batches] == ["results", "late"]
@@ -235,140 +230,18 @@ def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
         )
 
 
-def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
-    """Dropped records carry event time; each part is separate from the rest of its batch."""
-    packing = Packing(
-        inputs=InputColumns(
-            source="s", partition="p", offset="o", newest="newest"
-        ),
-        sources=("in",), key_groups=3, recipients=(recipient(record="kept"),),
-    )  # fmt: skip
-    batch = pa.record_batch(
-        {
-            "g": pa.array([2, 0, 2, 1], pa.int32()),
-            "s": pa.array([0, 0, 0, 0], pa.int32()),
-            "p": pa.array([4, 4, 5, 4], pa.int32()),
-            "o": [10, 11, 3, 12],
-            "newest": [1, 2, 3, 99],
-            "kept": [True, True, True, None],
-            "user": ["a", "b", "c", "d"],
-            "t": [1, 2, 3, 99],
-            "v": [1, 2, 3, 4],
-        }
-    )
+def test_ended_partitions_complete_windows_whatever_the_strategy_of_their_source() -> None:
+    """Of the elements in the topic of a source with a strategy, only the end of input counts."""
+    store, runtime = MemoryStore(), runtime_of(by_column(windows()), partitions=2)
 
-    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+    def step(clock_ms: int, *elements: tuple[int, Watermark | EndOfInput]) -> list[tuple[Any, ...]]:
+        control = [ControlElement("in", str(number), "x", 9, element) for number, element in elements]
+        items = [*rows(("a", 5, 1)), Packed.of_control(Channel("in", "1"), elements=control)]
+        return results(runtime.step(0, items, clock_ms, store, StateCache()))
 
-    items = [(row.pop("key_group"), Packed(**row)) for row in packed]
-    sent = [
-        (group, item.channel, item.rows(ROWS).column("user").to_pylist())
-        for group, item in items
-        if item.kind == PackedKind.ROWS
-    ]
-    four = Channel("in", "4").encode()  # which identifies the task
-    assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a", "c"])]
-    control = {group: _control(item) for group, item in items if item.kind == PackedKind.CONTROL}
-    assert sorted(control) == [0, 1, 2]
-    assert all(_newest(each) == {"4": 99, "5": 3} for each in control.values())
-
-
-def test_packing_separates_records_from_backlog_statuses() -> None:
-    """A row with a backlog status is not a record, and carries no event time."""
-    packing = Packing(
-        inputs=InputColumns(
-            source="s", partition="p", offset="o", newest="newest", backlog="backlog"
-        ),
-        sources=("in",), key_groups=2, recipients=(recipient(),),
-    )  # fmt: skip
-    batch = pa.record_batch(
-        {
-            "g": pa.array([None, 1, None], pa.int32()),
-            "s": pa.array([None, 0, None], pa.int32()),
-            "p": pa.array([None, 4, None], pa.int32()),
-            "o": [7, 11, 8],
-            "newest": [None, 2, None],
-            "backlog": [True, None, False],
-            "user": [None, "b", None],
-            "t": [None, 2, None],
-            "v": [None, 2, None],
-        }
-    )
-
-    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
-
-    items = [(row.pop("key_group"), Packed(**row)) for row in packed]
-    control = [_control(item) for _, item in items if item.kind == PackedKind.CONTROL]
-    assert [each.backlog for each in control] == [[True, False]] * 2
-    assert [group for group, item in items if item.kind == PackedKind.ROWS] == [1]
-    assert [_newest(each) for each in control] == [{"4": 2}] * 2
-
-
-def _control(item: Packed) -> StepControl:
-    return decode_control(((item.channel, item.payload),))
-
-
-def _newest(control: StepControl) -> dict[str, int]:
-    (newest,) = control.newest.values()
-    return dict(zip(newest.partitions, newest.times_ms.tolist(), strict=True))
-
-
-class _Hearing:
-    """A key group that records the order of its calls and has no state."""
-
-    layout, outputs, wake_ms, memory_factor = "hears", dict[str, pa.Schema](), None, 1
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def open(self) -> Any:
-        return self
-
-    def advance_clock(self, clock_ms: int, out: Any) -> None: ...
-
-    def attributes(self, attributes: RecordAttributes, out: Any) -> None:  # noqa: ARG002
-        self.heard.append(attributes.backlog)
-
-    def rows(self, rows: pa.RecordBatch, out: Any) -> None:  # noqa: ARG002
-        self.heard.append(rows.num_rows)
-
-    def advance_watermark(self, watermark_ms: int, out: Any) -> None: ...
-
-    def marker(self, marker: LatencyMarker, out: Any) -> None: ...
-
-    def finish(self, out: Any, *, idle: bool) -> None:  # noqa: ARG002
-        self.heard.append("idle" if idle else "busy")
-
-    def header(self) -> Any:
-        return {}
-
-    def delta(self) -> None: ...
-
-    def restore(self, header: Any, pieces: Any) -> None: ...
-
-
-def test_a_change_of_backlog_is_passed_on_once_before_the_records_after_it() -> None:
-    """A repeated status is not a change, also after a restart; a status alone leaves a step idle."""
-    group = _Hearing()
-    runtime, store, remembered = runtime_of(group), MemoryStore(), StateCache()
-
-    def step(*statuses: bool, records: int = 0) -> list[Any]:
-        group.heard.clear()
-        items = [Packed.of_control(Channel("", ""), backlog=enumerate(statuses))]
-        given_rows = rows(*[("a", 1, 1)] * records) if records else []
-        stepped = runtime.step(0, [*given_rows, *reversed(items)], 0, store, remembered)
-        assert stepped.manifest.sizes().get("backlog") == known
-        return group.heard
-
-    known: int | None = None
-    assert step(records=1) == [1, "busy"]
-    known = 1
-    assert step(True, records=2) == [True, 2, "busy"]
-    assert step(True, True) == ["idle"]
-    remembered.pop(runtime.query, 0)
-    assert step(True, records=1) == [1, "busy"]
-    assert step(False, True, records=1) == [False, True, 1, "busy"]
-    known = 0
-    assert step(True, False) == [False, "idle"]
+    assert step(0, (0, Watermark(900)), (1, Watermark(900))) == []
+    assert step(1, (0, EndOfInput())) == []
+    assert step(2, (1, EndOfInput())) == [("a", 3, 3, 0, 1, False)]
 
 
 def test_added_partition_holds_event_time() -> None:
@@ -441,22 +314,3 @@ def test_event_time_advances_with_processing_time_while_all_are_idle() -> None:
 
     # Quiet since 1, idle from 102 on at the watermark 4; 9 is the window's last millisecond.
     assert (clocks[-1], results(stepped)) == (107, [("a", 1, 1, 0, 1, False)])
-
-
-def test_users_function_computes_the_watermark() -> None:
-    """It gets the timestamps of one partition's batch."""
-    packing = Packing(
-        inputs=InputColumns(source="s", partition="p", offset="o", newest="t"),
-        sources=("in",), key_groups=1, recipients=(recipient(),),
-        functions={"in": lambda times: len(times) * 100},
-    )  # fmt: skip
-    zeros = pa.array([0, 0], pa.int32())
-    batch = pa.record_batch(
-        {"g": zeros, "s": zeros, "p": zeros, "o": [0, 1], "user": ["a", "b"], "t": [1, 2], "v": [1, 1]}
-    )
-
-    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
-
-    items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
-    control = [_control(item) for item in items if item.kind == PackedKind.CONTROL]
-    assert [_newest(each) for each in control] == [{"0": 200}]

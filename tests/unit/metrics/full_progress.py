@@ -20,6 +20,7 @@ def query(**more: Any) -> QueryProgress:
         "rows_per_second": 450.5, "rows_out_per_second": 460.0, "lag": 100, "batch_ms": 2_000,
         "watermark_ms": NOW_MS - 3_000, "late": 5, "dropped": 4, "dead_letters": 6, "backlog": False,
         "saved": 8, "held": 3, "oldest_held_ms": 1_500,
+        "open_transactions": 2, "oldest_transaction_ms": 2_500,
         "state_rows": 7, "state_bytes": 2_048,
         "bounded": {"usual": "20260101T000000-aa"}, "partitions": (partition,),
     }  # fmt: skip
@@ -34,5 +35,6 @@ def run(**more: Any) -> FlowProgress:
     known = {
         "flow": "sales", "time_ms": NOW_MS, "seconds": 60.0, "interval_s": 5.0, "host": socket.gethostname(),
         "pid": os.getpid(), "queries": (query(),), "latencies": (latency,), "switches": (SWITCH,),
+        "sinks": {},
     }  # fmt: skip
     return FlowProgress(**{**known, **more})

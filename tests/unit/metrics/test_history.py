@@ -1,6 +1,7 @@
 """The history keeps progress in files of bounded size, also if its writer is killed at any time."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,22 @@ def test_history_returns_what_was_written(tmp_path: Path) -> None:
     write(tmp_path, [1_000, 2_000])
     write(tmp_path, [3_000])
 
-    assert read_history(tmp_path) == [progress(1_000), progress(2_000), progress(3_000)]
-    assert read_history(tmp_path, since_ms=2_000) == [progress(2_000), progress(3_000)]
+    killed = replace(progress(2_000), state="killed")
+    assert read_history(tmp_path) == [progress(1_000), killed, progress(3_000)]
+    assert read_history(tmp_path, since_ms=2_000) == [killed, progress(3_000)]
     assert last_progress(tmp_path) == progress(3_000)
+
+
+def test_history_records_that_the_run_before_was_killed(tmp_path: Path) -> None:
+    """It is known when the next run begins; a run that has reported its end was not."""
+    for folder, state in ((tmp_path / "killed", "running"), (tmp_path / "ended", "ended")):
+        last = replace(progress(2_000), state=state)
+        for one in (progress(1_000), last):
+            HistoryWriter(folder).progressed(one)
+        write(folder, [3_000])
+
+    assert [one.state for one in read_history(tmp_path / "ended")] == ["killed", "ended", "running"]
+    assert [one.state for one in read_history(tmp_path / "killed")] == ["killed", "killed", "running"]
 
 
 def test_history_of_months_stays_small_and_has_the_first_day(tmp_path: Path) -> None:
@@ -59,7 +73,7 @@ def test_history_of_months_stays_small_and_has_the_first_day(tmp_path: Path) -> 
 def test_history_thins_by_the_clock_not_by_the_run(tmp_path: Path) -> None:
     """A slice every minute, each its own run, does not fill the file of hours."""
     for minute in range(120):
-        write(tmp_path, [minute * 60_000])
+        HistoryWriter(tmp_path).progressed(replace(progress(minute * 60_000), state="ended"))
 
     lines = {file.name: len(file.read_bytes().splitlines()) for file in tmp_path.iterdir()}
 

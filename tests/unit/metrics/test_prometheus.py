@@ -49,7 +49,9 @@ def test_prometheus_serves_every_measure_in_base_units() -> None:
     assert found[f"flowcore_latency_seconds{of_latency}"] == 0.004
     assert found['flowcore_query_mode{"flow": "sales", "mode": "realtime", "query": "out"}'] == 1
     assert found[f"flowcore_query_oldest_held_seconds{of_query}"] == 1.5
-    assert len(names) == 30
+    assert found[f"flowcore_query_open_transactions{of_query}"] == 2
+    assert found[f"flowcore_query_oldest_transaction_seconds{of_query}"] == 2.5
+    assert len(names) == 34
     assert not [name for name in names if name.endswith("_ms")]
 
 

@@ -38,7 +38,8 @@ def batch(number: int, end_ms: int, *, length_ms: int = 1_000, records: int = 0,
 def test_batch_has_sparks_figures() -> None:
     """State and late records are summed over operators; offsets are those of all sources."""
     assert Batch.of(REPORT) == Batch(
-        number=3, start_ms=1_000_440, length_ms=14_714, records=3_800, dropped=3,
+        number=3, start_ms=1_000_440, length_ms=14_714, records=3_800,
+        counts={"late": 0, "dropped": 3, "repeated": 0, "unidentified": 0, "saved": 0},
         state_rows=12, state_bytes=265_400, watermark_ms=None,
         offsets={"bids": {0: 1900, 1: 1901}, "bids.events": {0: 4}, "asks": {0: 7}},
     )  # fmt: skip
@@ -76,7 +77,12 @@ def test_batch_counts_what_operators_observe() -> None:
 
     found = Batch.of({**REPORT, "observedMetrics": observed})
 
-    assert (found.late, found.dropped, found.state_bytes, found.watermark_ms) == (30, 7, 77, 800)
+    assert (found.counts["late"], found.counts["dropped"], found.state_bytes, found.watermark_ms) == (
+        30,
+        7,
+        77,
+        800,
+    )
 
 
 def test_batch_counts_what_a_flush_buffer_holds_and_has_saved() -> None:
@@ -86,9 +92,20 @@ def test_batch_counts_what_a_flush_buffer_holds_and_has_saved() -> None:
     empty = {"buffer": {"saved_records": 1, "held_records": 0, "held_since_ms": None, "watermark_ms": 0}}
 
     tally.take([found, batch(4, 1_000)])
-    assert (tally.saved, tally.held, tally.held_since_ms) == (6, 2, 50)
+    assert (tally.counts["saved"], tally.held, tally.held_since_ms) == (6, 2, 50)
     tally.take([replace(Batch.of({**REPORT, "observedMetrics": empty}), number=5)])
-    assert (tally.saved, tally.held, tally.held_since_ms) == (7, 0, None)
+    assert (tally.counts["saved"], tally.held, tally.held_since_ms) == (7, 0, None)
+
+
+def test_batch_counts_what_deduplication_dropped_and_could_not_check() -> None:
+    """The tally sums both."""
+    observed = {"once": {"repeated_records": 3, "unidentified_records": 2, "watermark_ms": 0}}
+    found = Batch.of({**REPORT, "observedMetrics": observed})
+    tally = QueryTally(START_MS)
+
+    tally.take([found, replace(found, number=found.number + 1)])
+
+    assert (tally.counts["repeated"], tally.counts["unidentified"]) == (6, 4)
 
 
 def test_tally_keeps_figures_that_an_empty_batch_does_not_report() -> None:
@@ -105,18 +122,21 @@ def test_batch_of_windows_that_have_no_time_yet_has_no_watermark() -> None:
     observed = {"windows": {"late_records": 1, "watermark_ms": MIN_TIMESTAMP_MS}}
     found = Batch.of({**REPORT, "observedMetrics": observed})
 
-    assert (found.late, found.watermark_ms) == (1, None)
+    assert (found.counts["late"], found.watermark_ms) == (1, None)
 
 
 def test_tally_takes_each_batch_once() -> None:
     """Spark reports the last hundred batches repeatedly."""
     tally = QueryTally(START_MS)
-    first, second = batch(4, 1_000, records=10, late=1), batch(5, 2_000, records=20, late=2)
+    first, second = (
+        batch(4, 1_000, records=10, counts={"late": 1}),
+        batch(5, 2_000, records=20, counts={"late": 2}),
+    )
 
     tally.take([first])
     tally.take([first, second])
 
-    assert (tally.batches, tally.rows_in, tally.late, tally.last) == (2, 30, 3, second)
+    assert (tally.batches, tally.rows_in, tally.counts["late"], tally.last) == (2, 30, 3, second)
 
 
 def test_backlog_status_is_not_counted_as_records() -> None:

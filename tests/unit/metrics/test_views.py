@@ -146,11 +146,14 @@ def test_run_whose_process_is_gone_is_detected_at_once() -> None:
 def test_tables_show_everything_that_is_known() -> None:
     """A subject without values is omitted."""
     found = {table.title: table for table in tables(run())}
-    nothing = tables(run(latencies=(), switches=(), queries=(query(bounded={}, partitions=()),)))
+    nothing = tables(
+        run(latencies=(), switches=(), queries=(query(bounded={}, partitions=(), open_transactions=None),))
+    )
 
     assert found["queries"].rows == [("out", "realtime", "live", "450", "460", "100", "3 s ago")]
     assert found["late or lost"].rows == [("out", "5", "4", "6")]
     assert found["since the start"].rows == [("out", "900", "1,234", "3", "2 s", "7", "2.0 KiB")]
+    assert found["transactions"].rows == [("out", "2", "2.5 s")]
     assert found["partitions"].rows == [("out", "bids[1]", "900", "1,000", "100", "3 s ago")]
     assert found["latency of the last minute"].rows[0][3:] == ("0.5 ms", "2.0 ms", "4.0 ms", "30.0 ms")
     assert found["bounded results"].rows == [("usual", "20260101T000000-aa")]
@@ -236,6 +239,26 @@ def test_top_exits_with_0_on_a_signal(state: Path, number: signal.Signals) -> No
     assert (code, b"Traceback" in shown) == (0, False)
 
 
+def test_table_without_counted_rows_of_state_has_no_column_for_them() -> None:
+    """Spark does not count them unless it is asked to."""
+
+    def header(progress: FlowProgress) -> tuple[str, ...]:
+        return next(table.header for table in tables(progress) if table.title == "since the start")
+
+    assert "rows of state" in header(run())
+    assert "rows of state" not in header(run(queries=(query(state_rows=None),)))
+    (row,) = next(table.rows for table in tables(run(queries=(query(state_rows=None),)))
+                  if table.title == "since the start")  # fmt: skip
+    assert len(row) == len(header(run(queries=(query(state_rows=None),))))
+
+
+def test_partitions_show_what_is_not_committed() -> None:
+    """A real-time batch has read it long before, so that it is not the query's lag."""
+    (table,) = (table for table in tables(run()) if table.title == "partitions")
+
+    assert table.header == ("query", "partition", "committed", "end", "uncommitted", "watermark")
+
+
 def test_top_draws_every_table() -> None:
     """Names are not interpreted as markup."""
     console = Console(width=200, record=True, file=io.StringIO())
@@ -244,6 +267,18 @@ def test_top_draws_every_table() -> None:
 
     assert "[red]x" in text
     assert all(table.title in text for table in tables(run()))
+
+
+def test_latency_finds_the_topics_of_a_flow_by_its_name(tmp_path: Path) -> None:
+    """The run has reported them. Here the broker is away, and the command names the one that it asked."""
+    sinks = {"127.0.0.1:9": {"bargains": "sales/out"}}
+    HistoryWriter(history_folder(tmp_path, "sales")).progressed(run(sinks=sinks))
+    HistoryWriter(history_folder(tmp_path, "files")).progressed(run(flow="files"))
+    where = ("--seconds", "0.1", "--set", f"state.dir={tmp_path}")
+
+    assert "no broker has answered at 127.0.0.1:9" in call("latency", "sales", *where)[2]
+    assert "flow 'files' writes no stream to Kafka" in call("latency", "files", *where)[2]
+    assert "flow 'other' has no progress" in call("latency", "other", *where)[2]
 
 
 class _Outside(HTMLParser):
@@ -275,7 +310,7 @@ def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> N
     assert (code, output) == (0, f"{file}: 7 progress reports of flow sales\n")
     assert (parser.open, parser.loaded) == ([], [])
     assert "http" not in page.replace("https://", "http://").replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert page.count("<svg") == 21
+    assert page.count("<svg") == 25
     assert page.count("all native") == 1
 
 
@@ -295,9 +330,31 @@ def test_report_that_cannot_be_written_names_the_option(state: Path, tmp_path: P
     assert "No such file" in call("report", "sales", "--html", str(missing), "--set", f"state.dir={state}")[2]
 
 
+def test_report_shows_a_killed_run_as_killed() -> None:
+    """A run that has not reported its end was killed if its process is gone, or the next run says so."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    began = {"killed": 300, "ended": 200, "newest": 1}
+    runs = {
+        name: run(time_ms=NOW_MS - seconds_ago * 1_000, seconds=60.0, pid=process.pid)
+        for name, seconds_ago in began.items()
+    }
+    runs["killed"] = replace(runs["killed"], state="killed")
+    runs["ended"] = replace(runs["ended"], state="ended")
+
+    def states(newest: FlowProgress) -> list[str]:
+        page = report_page([runs["killed"], runs["ended"], newest], NOW_MS)
+        (table,) = re.findall(r"<h2>Runs</h2>(<table>.*?</table>)", page, re.DOTALL)
+        return re.findall(r"</td><td class=name>(running|killed|ended)</td>", table)
+
+    assert "was killed" in (liveness_problem(runs["killed"], NOW_MS) or "")
+    assert states(runs["newest"]) == ["killed", "ended", "killed"]
+    assert states(replace(runs["newest"], pid=os.getpid())) == ["running", "ended", "killed"]
+
+
 def test_report_escapes_names() -> None:
     """Names of flows and errors may contain any characters."""
-    page = report_page([run(flow="<b>", state="failed", error="<script>")])
+    page = report_page([run(flow="<b>", state="failed", error="<script>")], NOW_MS)
 
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

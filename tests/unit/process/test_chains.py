@@ -13,6 +13,7 @@ import pytest
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, OperatorAttributesBuilder, Parquet, Stream
 from flowcore.api.operators import Operator
 from flowcore.chains import ChainSpec, DownstreamChain, Receiver, Step
+from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.operator import StepOutputs
@@ -21,7 +22,6 @@ from flowcore.keyed.store import MemoryStore
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Chain
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.failures import decide_failure
 from flowcore.planner.views.details import collect_details
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
@@ -133,10 +133,10 @@ def test_failure_downstream_of_a_process_is_a_dead_letter() -> None:
     two = process.map_batches(_same, schema=ROW, name="two").map(_same, schema=ROW, name="three")
     plan = _plan(one, two)
     found = {
-        each.node.name: each.failure
+        each.node.name: each.outcomes["failure"]
         for part in collect_details(plan)
         for each in part.operators
-        if each.failure
+        if "failure" in each.outcomes
     }
     assert {name: each.value for name, each in found.items()} == {
         "process": "dead letter", "one": "dead letter", "two": "stops the query", "three": "stops the query",
@@ -145,8 +145,7 @@ def test_failure_downstream_of_a_process_is_a_dead_letter() -> None:
 
     native = _processed().select("a", "b", name="native").map(_same, schema=ROW, name="one")
     (query,) = (query for query in _live(_plan(native)) if query.chains)
-    decided = decide_failure(_operator(native), query)
-    assert decided is not None
+    decided = query.failures[_operator(native)]
     assert decided.value == "stops the query"
 
 
@@ -287,3 +286,37 @@ def test_functions_downstream_of_a_process_are_opened_and_closed_with_it() -> No
     run.close()
     run.close()
     assert calls == ["open", "close"]
+
+
+class Labels:
+    """Adds a thousand to the records of backlog."""
+
+    def __init__(self) -> None:
+        self.added = 0
+
+    def process_record_attributes(self, attributes: RecordAttributes) -> None:
+        self.added = 1000 * attributes.backlog
+
+    def __call__(self, record: Any) -> Any:
+        return {"n": record["n"] + self.added}
+
+
+def test_functions_learn_of_the_attributes_of_each_key_group() -> None:
+    """The functions of a worker are shared by its key groups; a status survives a restart."""
+    operator = chained(Numbers(), Receiver(step("map", Labels())))
+
+    def numbers(group: Any) -> list[int]:
+        out = StepOutputs()
+        group.rows(pa.record_batch([list(column) for column in zip(*ROWS, strict=True)], schema=INPUT), out)
+        return [row["n"] for _, batch in out.batches for row in batch.to_pylist()]
+
+    live, backlog = operator.open(), operator.open()
+    backlog.attributes(RecordAttributes(backlog=True), StepOutputs())
+    assert numbers(live) == [10, 11, 20, 21]
+    assert numbers(backlog) == [1010, 1011, 1020, 1021]
+    assert numbers(live) == [10, 11, 20, 21]
+    restored = operator.open()
+    restored.restore(backlog.header(), iter(()))
+    assert numbers(restored) == [1010, 1011, 1020, 1021]
+    restored.attributes(RecordAttributes(backlog=False), StepOutputs())
+    assert numbers(restored) == [10, 11, 20, 21]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
-from flowcore.keyed.control import Channel
+from flowcore.keyed.control import QUERY, Channel, ControlElement
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime, StepResult
@@ -90,7 +91,10 @@ def runtime(function: KeyedProcessFunction, **changed: Any) -> Runtime:
 
 
 def packed(given_rows: Sequence[Row], group: int, *, backlog: bool | None = None) -> list[Packed]:
-    attributes = [] if backlog is None else [Packed.of_control(Channel("", ""), backlog=[(0, backlog)])]
+    attributes = []
+    if backlog is not None:
+        element = ControlElement(QUERY, "", "", 0, RecordAttributes(backlog))
+        attributes.append(Packed.of_control(Channel(QUERY, ""), elements=[element]))
     if not given_rows:
         return attributes
     channel = Channel("in", "0")

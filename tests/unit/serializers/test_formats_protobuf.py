@@ -91,12 +91,6 @@ def test_protobuf_refuses_messages_without_required_fields() -> None:
         ProtobufFormat(outer).decode(b"")
 
 
-def test_protobuf_identity_is_that_of_all_its_types() -> None:
-    """The generated file's name is not part of it."""
-    assert ProtobufFormat(_required()).fingerprint == ProtobufFormat(_required()).fingerprint
-    assert ProtobufFormat(Timestamp).fingerprint != ProtobufFormat(StringValue).fingerprint
-
-
 def test_protobuf_takes_message_classes_only() -> None:
     """A message or another object is refused."""
     for wrong in (dict, Timestamp(), "Timestamp"):

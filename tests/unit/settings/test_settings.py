@@ -110,6 +110,7 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
         ("execution.short-lived", "yes"),
         ("state.dir", None),
         ("execution.realtime.batch-duration", "4 s"),
+        ("kafka.answer-timeout", "1 s"),
         ("execution.shuffle-partitions", True),
         ("execution.shuffle-partitions", 1.5),
         ("kafka.bootstrap.servers", ["a:1"]),

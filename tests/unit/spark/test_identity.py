@@ -20,6 +20,7 @@ from flowcore.spark.checkpoint.plan_file import (
     checkpoint_folder,
     plan_file_of,
     read_plan_file,
+    repeated_status,
     require_fit,
     write_plan_file,
 )
@@ -79,6 +80,19 @@ def test_plan_file_holds_the_identity_of_the_checkpoint(query: LiveQuery, checkp
     after = read_plan_file(checkpoint)
     assert after == replace(born, topics={"bids": replace(BIDS, partitions=3)}, bounded={"shops": "v2"})
     assert after.checkpoint == read_id(checkpoint)
+
+
+@pytest.mark.parametrize("lags", [True, False])
+def test_only_a_batch_that_runs_again_has_the_status_of_before(
+    query: LiveQuery, checkpoint: Path, *, lags: bool
+) -> None:
+    """Otherwise its records could be filtered differently, which exactly-once delivery refuses."""
+    write_plan_file(query, "f", checkpoint, {}, topics={"bids": BIDS}, bounded={}, lags=lags)
+    assert repeated_status(checkpoint) is lags
+    (checkpoint / "commits").mkdir()
+    (checkpoint / "commits" / "0").write_text("v1\n{}")
+    assert repeated_status(checkpoint) is None
+    assert repeated_status(checkpoint.with_name("another")) is None
 
 
 @pytest.mark.parametrize("damage", ["folder", "content", "another"])

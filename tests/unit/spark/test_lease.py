@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcore.errors import RunError
+from flowcore.errors import MissingStateError, RunError
 from flowcore.spark.checkpoint.lease import STALE_S, Holder, Leases, may_take
 
 MINE = Holder("here", "boot 1", 10, "77")
@@ -225,3 +226,15 @@ def test_deadline_is_extended_by_a_whole_renewal_only(checkpoint: Path) -> None:
             lease.unlink()
         leases.renew()
         assert len(renewed) == 1
+
+
+def test_missing_folder_is_not_taken_for_another_holder(checkpoint: Path) -> None:
+    """The queries would continue in an empty folder; the error says what to bring back."""
+    with Leases(heartbeat_s=3600) as leases:
+        leases.take(checkpoint)
+        leases.check()
+        shutil.rmtree(checkpoint.parent)
+        leases.renew()
+
+        with pytest.raises(MissingStateError, match="is gone, or its disk is not mounted"):
+            leases.check()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from flowcore.spark.checkpoint.offset_log import has_unfinished_batch, move_offsets
+from flowcore.spark.checkpoint.offset_log import find_lost_offsets, has_unfinished_batch, move_offsets
 
 HEAD = 'v1\n{"batchWatermarkMs":0}\n'
 
@@ -29,6 +30,20 @@ def test_lost_offsets_move_in_the_last_batch_and_the_planned_one(tmp_path: Path)
         f'{HEAD}{{"bids.events":{{"0":7,"1":6}},"bids":{{"0":8}}}}\n-',
     ]
     assert sorted(file.name for file in folder.iterdir()) == [".0.crc", "0", "1", "2"]
+
+
+def test_unread_offsets_that_a_topic_has_removed_are_lost(tmp_path: Path) -> None:
+    """Those of the last committed batch count, and a partition whose records are there is not named."""
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    assert find_lost_offsets(tmp_path, "bids", {0: 5}) == {}
+    for number, offsets in enumerate(({"0": 2, "1": 6}, {"0": 4, "1": 9})):
+        (tmp_path / "offsets" / str(number)).write_text(HEAD + json.dumps({"bids": offsets}))
+    (tmp_path / "commits" / "0").touch()
+
+    assert find_lost_offsets(tmp_path, "bids", {0: 5, 1: 6, 2: 8}) == {0: (2, 5)}
+    assert find_lost_offsets(tmp_path, "bids", {0: 2, 1: 7}) == {1: (6, 7)}
+    assert find_lost_offsets(tmp_path, "asks", {0: 2, 1: 7}) == {}
 
 
 def test_batch_without_commit_is_unfinished(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowcore.installation.jars import jars
 from flowcore.settings import Settings
-from flowcore.spark.run.session import session_config
+from flowcore.spark.run import session as session_module
+from flowcore.spark.run.session import prepare_process, session_config
 
 
 def config(**spark: Any) -> dict[str, str]:
@@ -53,3 +58,43 @@ def test_executors_compile_quickly_where_the_driver_does(*, short: bool) -> None
     assert (quick in found["spark.executor.extraJavaOptions"]) is short
     assert (quick in found["spark.driver.extraJavaOptions"]) is short
     assert "-Dorg.apache.avro.limits.bytes.maxLength" in found["spark.executor.extraJavaOptions"]
+
+
+@pytest.mark.parametrize(
+    ("spark", "program"),
+    [
+        ({}, "worker_python.sh"),
+        ({"master": "local[2]"}, "worker_python.sh"),
+        ({"pyspark.python": "/opt/own-python"}, "own-python"),
+        ({"master": "spark://host:7077"}, Path(sys.executable).name),
+    ],
+)
+def test_workers_on_this_machine_start_by_the_script(
+    spark: dict[str, str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other machines do not have it, and the user's choice takes precedence."""
+    for name in ("JAVA_HOME", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
+        monkeypatch.setenv(name, "")
+
+    prepare_process(Settings.of({"spark": spark, "state.dir": tmp_path}, environment={}))
+
+    assert Path(os.environ["PYSPARK_PYTHON"]).name == program
+
+
+@pytest.mark.parametrize(
+    ("module", "shown"),
+    [("pyspark.sql.streaming.transform_with_state_driver_worker", ""), ("pyspark.worker", "printed\n")],
+)
+def test_what_sparks_worker_for_state_prints_is_not_shown(module: str, shown: str, tmp_path: Path) -> None:
+    """It fills the terminal at each start of a query with state; errors are shown."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho printed; echo failed >&2")
+    python.chmod(0o755)
+    script = Path(session_module.__file__).with_name("worker_python.sh")
+
+    found = subprocess.run(
+        [script, "-m", module], env={"PYSPARK_DRIVER_PYTHON": str(python)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert (found.stdout, found.stderr) == (shown, "failed\n")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowcore import monotonous
+from flowcore.channels import MOST_SENDERS
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.watermarks.arriving import ArrivingWatermarks
-from flowcore.watermarks.merge import ChannelElements
+from flowcore.watermarks.merge import ChannelElements, Emitted
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
+from flowcore.watermarks.strategies import WatermarkStrategy
 
 Element = tuple[str, Watermark | WatermarkStatus]
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
@@ -30,7 +34,8 @@ class PlainMerge:
 
     @property
     def idle(self) -> bool:
-        return all(idle for _, idle in self.channels.values())
+        waits = [not idle and time_ms < MAX_TIMESTAMP_MS for time_ms, idle in self.channels.values()]
+        return not any(waits) and any(idle for _, idle in self.channels.values())
 
     def step(self, given_elements: Sequence[Element]) -> list[tuple[int, int, bool]]:
         """The changes, by number of the element by channel; -1 for what becomes active first."""
@@ -60,7 +65,7 @@ class PlainMerge:
         for channel in self.channels.values():
             channel[1] = channel[1] and channel[0] != MAX_TIMESTAMP_MS
         active = [time_ms for time_ms, idle in self.channels.values() if not idle]
-        if active:
+        if active and not self.idle:
             self.watermark_ms = max(self.watermark_ms, min(active))
 
 
@@ -119,6 +124,123 @@ def test_partition_holds_the_watermark_until_its_first_sender_is_known() -> None
     assert _changes(progress, ("0/x", Watermark(7)), ("0/y", Watermark(5))) == []
     assert _changes(progress, ("1/x", Watermark(9)), ("1/y", Watermark(8))) == [(1, (Watermark(5),))]
     assert [*progress.partitions()["s"]] == ["0", "1"]
+
+
+SENDERS = [f"0/{number:02}" for number in range(MOST_SENDERS)]
+
+
+def _progress(*senders: str) -> WatermarkProgress:
+    return WatermarkProgress({"s": WatermarkSource(None, ("0", "1"), frozenset(senders) or None)})
+
+
+@pytest.mark.parametrize("is_driver", [False, True], ids=["key-group", "driver"])
+def test_first_senders_of_a_partition_count(is_driver: bool) -> None:
+    """Those that came first are heard in a flood of others; what is kept stays small."""
+    progress = _progress()
+    flood = [(f"0/forged-{number}", Watermark(number)) for number in range(1_000)]
+
+    def take(*elements: Element) -> None:
+        made, _ = ChannelElements.of(elements)
+        if is_driver:
+            progress.arrive("s", made)
+        else:
+            [*progress.follow({"s": made})]
+        progress.poll(0)
+
+    take(*((name, Watermark(5)) for name in SENDERS[:-1]), ("1/x", Watermark(9)))
+    take(flood[7], *flood)
+    before = len(json.dumps(progress.snapshot()))
+    kept, progress = json.loads(json.dumps(progress.snapshot())), _progress()
+    progress.restore(kept)
+    take(*flood, *((name, Watermark(20)) for name in SENDERS[:-1]), ("1/x", Watermark(9)), *flood)
+
+    assert progress.watermark_ms == 7  # of the one that was the last to be in time
+    assert len(json.dumps(progress.snapshot())) <= before + 10
+    assert progress.ignored == {"s": 3 * 999}
+    take(("1/y", Watermark(8)), (flood[7][0], Watermark(30)))
+    assert progress.watermark_ms == 8  # each partition has as many
+
+
+def test_elements_that_count_keep_their_places_among_the_others() -> None:
+    """The records of a step are released by the numbers of the elements."""
+    progress = _progress("a")
+
+    assert _changes(
+        progress, ("0/x", Watermark(7)), ("0/a", Watermark(3)), ("1/x", IDLE), ("1/a", Watermark(4)),
+        ("0/x", Watermark(8)), ("0/a", Watermark(9)),
+    ) == [(5, (Watermark(4),))]  # fmt: skip
+    assert progress.ignored == {"s": 3}
+
+
+@pytest.mark.parametrize("strategy", [None, monotonous()], ids=["arriving", "generated"])
+def test_channels_that_are_no_longer_declared_hold_nothing(strategy: WatermarkStrategy | None) -> None:
+    """A forged channel holds event time, or the end of input, until the source declares the others."""
+
+    def progress(*senders: str) -> WatermarkProgress:
+        return WatermarkProgress({"s": WatermarkSource(strategy, ("0", "1"), frozenset(senders) or None)})
+
+    end = Watermark(MAX_TIMESTAMP_MS)
+    before = progress()
+    forged = [("0/eve", Watermark(1)), *([] if strategy else [("1/eve", end)])]
+    before.arrive("s", ChannelElements.of([("0/a", end), *forged])[0])
+    assert before.poll(0) == (() if strategy else (Watermark(1),))
+    after = progress("a", "b")
+    after.restore(json.loads(json.dumps(before.snapshot())))
+
+    after.arrive("s", ChannelElements.of([("1/eve", end), ("0/eve", Watermark(2))])[0])
+    assert after.poll(0) == ()
+    after.arrive("s", ChannelElements.of([("1/b", end)])[0])
+    assert after.poll(0) == (end,)
+
+
+@pytest.mark.parametrize("is_driver", [False, True], ids=["key-group", "driver"])
+def test_silent_channel_expires_until_it_sends_again(is_driver: bool) -> None:
+    """Any element counts, also a watermark below the combined one, which holds event time again."""
+    progress = _expiring()
+
+    def take(now_ms: int, *elements: Element) -> Emitted:
+        nonlocal progress
+        made, _ = ChannelElements.of(elements)
+        if elements and is_driver:
+            progress.arrive("s", made)
+        found = [] if is_driver or not elements else [*progress.follow({"s": made})]
+        emitted = (*(each for _, _, every in found for each in every), *progress.poll(now_ms))
+        kept, progress = json.loads(json.dumps(progress.snapshot())), _expiring()
+        progress.restore(kept)
+        return emitted
+
+    assert take(0, ("0/a", Watermark(5)), ("0/b", Watermark(9)), ("0/c", IDLE)) == (Watermark(5),)
+    assert progress.wake_ms(0) == 1_001
+    assert take(600, ("0/b", Watermark(10))) == ()
+    assert take(1_000) == ()
+    assert take(1_001) == (Watermark(10),)
+    assert progress.wake_ms(1_001) == 1_601
+    assert take(1_100, ("0/a", Watermark(6)), ("0/b", Watermark(20))) == ()
+    assert take(1_200, ("0/a", Watermark(12))) == (Watermark(12),)
+    assert take(9_000) == (IDLE,)  # all are silent
+    assert take(9_100, ("0/c", Watermark(50))) == ()  # it has said itself that it is idle
+    found = take(9_200, ("0/b", Watermark(21)))
+    assert (found[0], found[-1]) == (ACTIVE, Watermark(21))
+    assert progress.wake_ms(9_200) == 10_201
+
+
+def test_silent_time_begins_anew_when_the_clock_is_set_back_or_the_query_starts() -> None:
+    """No channel expires for the time that the query was down, and channels from before the limit do too."""
+    before = _progress()
+    before.arrive("s", ChannelElements.of([("0/a", Watermark(5)), ("1/a", Watermark(7))])[0])
+    before.poll(0)
+    progress = _expiring("0", "1")
+    progress.restore(json.loads(json.dumps(before.snapshot())))
+    progress.restart()
+
+    assert progress.poll(1_000_000) == (Watermark(5),)
+    assert progress.poll(900_000) == ()
+    assert progress.poll(901_000) == ()
+    assert progress.poll(901_001) == (IDLE,)
+
+
+def _expiring(*partitions: str) -> WatermarkProgress:
+    return WatermarkProgress({"s": WatermarkSource(None, partitions or ("0",), None, 1_000)})
 
 
 def _changes(progress: WatermarkProgress, *given_elements: Element) -> list[tuple[int, tuple[object, ...]]]:

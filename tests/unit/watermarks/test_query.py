@@ -1,12 +1,19 @@
 """A live query emits the minimum of its sources' watermarks."""
 
+import json
 from datetime import timedelta
 
 import pytest
 
+from flowcore.channels import channel_name
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
-from flowcore.watermarks import WatermarkStrategy, bounded_out_of_orderness, monotonous, punctuated
-from flowcore.watermarks.arriving import channel_name
+from flowcore.watermarks import (
+    WatermarkStrategy,
+    bounded_out_of_orderness,
+    monotonous,
+    no_watermarks,
+    punctuated,
+)
 from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements, PartitionWatermark
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
@@ -18,6 +25,15 @@ def progress(partitions: int, **sources: WatermarkStrategy | None) -> WatermarkP
     """Sources with this number of partitions; the watermarks of those without a strategy arrive."""
     names = tuple(map(str, range(partitions)))
     return WatermarkProgress({name: WatermarkSource(each, names) for name, each in sources.items()})
+
+
+def restarted(
+    query: WatermarkProgress, partitions: int, **sources: WatermarkStrategy | None
+) -> WatermarkProgress:
+    """The same progress, written and read again."""
+    after = progress(partitions, **sources)
+    after.restore(json.loads(json.dumps(query.snapshot())))
+    return after
 
 
 def arrive(query: WatermarkProgress, *elements: tuple[int, str, Watermark | WatermarkStatus]) -> None:
@@ -81,7 +97,7 @@ def test_partition_has_the_minimum_of_its_channels() -> None:
 
 
 def test_idle_channels_are_ignored() -> None:
-    """If all channels are idle, the query is idle; one active channel makes it active."""
+    """If all channels are idle, the query is idle; one active channel makes it active, until it ends."""
     query = progress(1, s=None)
 
     arrive(query, (0, "x", Watermark(10)), (0, "y", IDLE))
@@ -91,7 +107,7 @@ def test_idle_channels_are_ignored() -> None:
     arrive(query, (0, "y", ACTIVE))
     assert query.poll(0) == (ACTIVE,)
     arrive(query, (0, "y", Watermark(MAX_TIMESTAMP_MS)))
-    assert query.poll(0) == (Watermark(MAX_TIMESTAMP_MS),)
+    assert query.poll(0) == (IDLE,)
 
 
 def test_idle_channel_that_ends_does_not_hold_event_time() -> None:
@@ -114,6 +130,53 @@ def test_idle_source_that_ends_does_not_hold_event_time() -> None:
     assert [query.poll(now_ms) for now_ms in (0, 1, 12)] == [(Watermark(4),), (), (IDLE,)]
 
     assert query.end_of_input() == (ACTIVE, Watermark(MAX_TIMESTAMP_MS))
+
+
+def test_ended_channels_leave_event_time_to_the_others() -> None:
+    """An idle channel may resume: its records must not be late because another one has ended."""
+    query = progress(1, s=None)
+    arrive(query, (0, "x", Watermark(10)), (0, "y", Watermark(20)), (0, "y", Watermark(MAX_TIMESTAMP_MS)))
+    assert query.poll(0) == (Watermark(10),)
+
+    arrive(query, (0, "x", IDLE))
+    assert query.poll(0) == (IDLE,)
+    arrive(query, (0, "x", ACTIVE), (0, "x", Watermark(30)))
+    assert query.poll(0) == (ACTIVE, Watermark(30))
+    arrive(query, (0, "x", Watermark(MAX_TIMESTAMP_MS)))
+    assert query.poll(0) == (Watermark(MAX_TIMESTAMP_MS),)
+
+
+def test_source_with_a_strategy_takes_only_the_end_from_its_elements() -> None:
+    """An ended partition does not hold event time; other watermarks and statuses are ignored."""
+    query = progress(2, s=monotonous().with_idleness(timedelta(milliseconds=10)))
+    query.take("s", NewestTimes.of({"0": 5, "1": 50}))
+    arrive(query, (0, "x", Watermark(900)), (1, "x", IDLE))
+    assert query.poll(0) == (Watermark(4),)
+
+    arrive(query, (0, "x", Watermark(MAX_TIMESTAMP_MS)))
+    assert query.poll(1) == (Watermark(49),)
+    assert query.wake_ms(1) == 12
+    assert query.poll(12) == (IDLE,)
+    assert query.wake_ms(12) is None
+    query = restarted(query, 2, s=monotonous().with_idleness(timedelta(milliseconds=10)))
+    query.take("s", NewestTimes.of({"0": 70, "1": 60}))
+    assert query.poll(13) == (ACTIVE, Watermark(59))
+    arrive(query, (1, "x", Watermark(MAX_TIMESTAMP_MS)))
+
+    assert query.poll(14) == (Watermark(MAX_TIMESTAMP_MS),)
+    assert query.poll(99) == ()
+
+
+def test_partition_ends_when_all_its_senders_have_ended() -> None:
+    """One of two flows that write to a topic may end before the other, also before a restart."""
+    query = progress(1, s=no_watermarks())
+    arrive(query, (0, "y", Watermark(3)), (0, "x", Watermark(MAX_TIMESTAMP_MS)))
+    assert query.poll(0) == ()
+
+    query = restarted(query, 1, s=no_watermarks())
+    arrive(query, (0, "y", Watermark(MAX_TIMESTAMP_MS)))
+
+    assert query.poll(1) == (Watermark(MAX_TIMESTAMP_MS),)
 
 
 def test_silent_partition_is_idle_after_the_timeout() -> None:

@@ -11,8 +11,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError, FunctionError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
-from flowcore.watermarks.generated import NewestTimes
-from flowcore.watermarks.generators import call_generator
+from flowcore.watermarks.generated import NewestTimes, call_generator
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 TEN = timedelta(milliseconds=10)
@@ -60,7 +59,8 @@ def test_strategy_is_shown_with_all_that_was_declared() -> None:
     )
 
     assert str(strategy.with_alignment(timedelta(hours=1))) == (
-        "out of order by up to 4 s, idle after 1 min, with the clock while all are idle, aligned within 1 h"
+        "out of order by up to 4 s, idle after 1 min, with processing time while all are idle, "
+        "aligned within 1 h"
     )
     assert [str(periodic("at - 5")), str(periodic(max))] == ["periodic, at - 5", "periodic by max"]
 

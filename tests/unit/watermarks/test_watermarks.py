@@ -20,8 +20,7 @@ from flowcore.watermarks import (
     no_watermarks,
     punctuated,
 )
-from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes
-from flowcore.watermarks.generators import watermarks_ms
+from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes, watermarks_ms
 from flowcore.watermarks.merge import Emitted, MergedWatermark
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
@@ -122,6 +121,11 @@ def test_idleness_is_noticed_counted_and_found() -> None:
 def test_idleness_counts_from_a_clock_at_zero_too() -> None:
     """Zero is a valid time."""
     assert _idle_after(0, 11) == [False, True]
+
+
+def test_clock_that_goes_back_begins_the_time_out_anew() -> None:
+    """Without that, a silent partition would hold the watermark until the clock is where it was."""
+    assert _idle_after(1_000_000, 500, 510, 511) == [False, False, False, True]
 
 
 def test_partition_without_time_out_is_never_idle() -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.testing.window_functions import CollectList
 from flowcore.watermarks import bounded_out_of_orderness
-from flowcore.watermarks.generators import watermarks_ms
+from flowcore.watermarks.generated import watermarks_ms
 from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark
 from flowcore.windows import (
     KeyedRecord,

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.testing.transcripts.session_merge import merge_groups
-from flowcore.windows.merging import apply_merge, plan_merge
-from flowcore.windows.window import TimeWindow
+from flowcore.windows.window import TimeWindow, apply_merge, plan_merge
 
 windows = st.builds(
     lambda start, length: TimeWindow(start, start + length), st.integers(-20, 20), st.integers(0, 6)

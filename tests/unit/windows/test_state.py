@@ -187,7 +187,7 @@ def test_timers_that_are_asked_for_again_take_no_memory() -> None:
 @pytest.mark.parametrize(
     "name",
     ["flowcore.testing.harness", "flowcore.windows", "flowcore.keyed.plain",
-     "flowcore.windows.window", "flowcore.windows.assigners", "flowcore.windows.merging"],
+     "flowcore.windows.window", "flowcore.windows.assigners"],
 )  # fmt: skip
 def test_examples_in_docstrings_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name))

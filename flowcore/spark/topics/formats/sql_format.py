@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    MapType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Column, Schema
@@ -42,10 +34,10 @@ _WIDER = {
 """By type, the types that take each of its values."""
 
 
-_FIRST_AND_LAST: Mapping[type[DataType], tuple[str, str]] = {
-    DateType: ("DATE'0001-01-01'", "DATE'9999-12-31'"),
-    TimestampType: ("timestamp_micros(-62135596800000000)", "timestamp_micros(253402300799999999)"),
-    TimestampNTZType: (
+_FIRST_AND_LAST: Mapping[type[T.DataType], tuple[str, str]] = {
+    T.DateType: ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    T.TimestampType: ("timestamp_micros(-62135596800000000)", "timestamp_micros(253402300799999999)"),
+    T.TimestampNTZType: (
         "TIMESTAMP_NTZ'0001-01-01 00:00:00'",
         "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
     ),
@@ -102,19 +94,19 @@ class RawSql:
         return f"CAST({value} AS BINARY)"
 
 
-def outside_calendar(value: str, kind: DataType) -> str | None:
+def outside_calendar(value: str, kind: T.DataType) -> str | None:
     """SQL text that is true if a date or time in a value is not of the years 1 to 9999; None if without."""
     if (limits := _FIRST_AND_LAST.get(type(kind))) is not None:
         return f"{value} NOT BETWEEN {limits[0]} AND {limits[1]}"
     parts: list[str | None] = []
     match kind:
-        case StructType():
+        case T.StructType():
             parts = [
                 outside_calendar(f"{value}.{quote(field.name)}", field.dataType) for field in kind.fields
             ]
-        case ArrayType():
+        case T.ArrayType():
             parts = [_any_outside(value, kind.elementType)]
-        case MapType():
+        case T.MapType():
             parts = [
                 _any_outside(f"map_keys({value})", kind.keyType),
                 _any_outside(f"map_values({value})", kind.valueType),
@@ -123,7 +115,7 @@ def outside_calendar(value: str, kind: DataType) -> str | None:
     return f"({' OR '.join(found)})" if found else None
 
 
-def _any_outside(values: str, kind: DataType) -> str | None:
+def _any_outside(values: str, kind: T.DataType) -> str | None:
     item = f"_x{values.count('_x')}"
     inner = outside_calendar(item, kind)
     return inner and f"exists({values}, {item} -> {inner})"
@@ -135,9 +127,9 @@ def misfit_text(column: Column, shown: str) -> str:
     return f"concat({literal(f'field {column.name!r} holds ')}, left({shown}, {_SHOWN}), {wanted})"
 
 
-def spark_type(column: Column) -> DataType:
+def spark_type(column: Column) -> T.DataType:
     """Spark's type of a column."""
-    return DataType.fromDDL(column.type)
+    return T.DataType.fromDDL(column.type)
 
 
 def cast_columns(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFrame) -> dict[str, str]:

@@ -152,4 +152,4 @@ def test_window_at_the_end_is_native_in_the_plan() -> None:
         for part in collect_details(plan_flow(flow))
     )
 
-    assert tops.compiled.value == "native"
+    assert tops.outcomes["compiled"].value == "native"

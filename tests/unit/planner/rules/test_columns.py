@@ -1,8 +1,8 @@
 """The plan finds unused columns."""
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
-from flowcore.planner.model import find_upstream
 from flowcore.planner.rules.columns import find_used_columns
+from flowcore.planner.ways import find_upstream
 
 SALE = "id BIGINT, shop STRING, price DOUBLE, tags ARRAY<STRING>"
 

@@ -91,11 +91,11 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     ),
     "bounded-process": (
         lambda f: _processed(f.read("sales", Parquet("sales", schema=SALE))),
-        "stops the stage", "complete, or it is none",
+        "stops the stage", "commits a complete result or nothing",
     ),
     "bounded": (
         lambda f: _mapped(f.read("sales", Parquet("sales", schema=SALE))),
-        "stops the stage", "complete, or it is none",
+        "stops the stage", "commits a complete result or nothing",
     ),
 }  # fmt: skip
 
@@ -109,7 +109,7 @@ def test_plan_decides_about_a_failing_record(case: str) -> None:
     stream.write("out", KafkaTopic("out", key="shop"))
 
     found = [
-        each.failure
+        each.outcomes.get("failure")
         for part in collect_details(plan_flow(flow))
         for each in part.operators
         if each.node.name == "mapped"
@@ -125,7 +125,10 @@ def test_process_with_files_as_sink_has_no_dead_letters() -> None:
     _processed(_live(flow)).write("out", Parquet("out", schema=SALE))
 
     found = [
-        each.failure for part in collect_details(plan_flow(flow)) for each in part.operators if each.failure
+        each.outcomes["failure"]
+        for part in collect_details(plan_flow(flow))
+        for each in part.operators
+        if "failure" in each.outcomes
     ]
 
     assert [(each.value, each.reasons[0]) for each in found] == [
@@ -138,4 +141,5 @@ def test_operator_without_a_function_has_no_failure() -> None:
     flow = Flow("f")
     _live(flow).select("shop").write("out", KafkaTopic("out"))
 
-    assert all(each.failure is None for part in collect_details(plan_flow(flow)) for each in part.operators)
+    operators = [each for part in collect_details(plan_flow(flow)) for each in part.operators]
+    assert not any("failure" in each.outcomes for each in operators)

@@ -13,7 +13,6 @@ from flowcore import (
     Parquet,
     Stream,
 )
-from flowcore.api.operators import PythonOperator
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
 from flowcore.windows.triggers import Count, Purging
@@ -141,16 +140,15 @@ BY_KEY_GROUP: dict[str, tuple[Callable[[Stream], Stream], tuple[str, ...]]] = {
 def test_row_by_row_operator_has_a_buffer_by_key_group(
     build: Callable[[Stream], Stream], key: tuple[str, ...]
 ) -> None:
-    """It runs in micro-batches; only a Python function has a query of its own for its buffer."""
+    """It runs in micro-batches, in the query of all branches that need them."""
     query = query_of(build)
     flush = next(iter(query.buffers.values()), None)
 
     assert flush is not None
     assert (flush.operator.name, flush.key) == ("held", key)
     assert flush.config == BufferOutput(interval_ms=60_000, keyed=bool(key), max_entries=1_000_000)
-    assert (query.mode.value, query.split.value) == (
-        "micro-batch", "its own query" if isinstance(flush.operator, PythonOperator) else "shared query"
-    )  # fmt: skip
+    assert (query.mode.value, query.split.value) == ("micro-batch", "shared query")
+    assert query.keyed == (flush.operator,)
     assert query.batch_interval_ms is None
     assert flush.decision.value == "every 1 min, by key group"
 
@@ -199,21 +197,39 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "select-after-an-aggregate": (
         lambda sales: sales.aggregate(by="shop", x="max(price)").select("shop", name="held"), "what it reads",
     ),
-    "before-an-aggregate": (
-        lambda sales: sales.map(Latest(), schema=SALE, key="shop", name="held").aggregate(x="max(price)"),
-        "a buffer would be state, and aggregate_1 downstream keeps some",
-    ),
     "several-of-a-key": (
         lambda sales: sales.aggregate(by="shop", x="max(price)").flat_map(
             Latest(), schema="shop STRING", key="shop", name="held"
         ),
-        "a buffer would be state, and aggregate_1 upstream keeps some",
+        "a buffer would be state by key group, and aggregate_1 upstream is Spark's own aggregate",
     ),
     "another-key": (
         lambda sales: sales.aggregate(by="shop", x="max(price)").map(
             Latest(), schema="x DOUBLE", key="x", name="held"
         ),
         "a buffer would be state",
+    ),
+    "after-a-dataframe-function": (
+        lambda sales: sales.apply(same, schema=SALE, name="whole").map(
+            Latest(), schema=SALE, key="shop", name="held"
+        ),
+        "a buffer would be state by key group, and whole upstream is a DataFrame function",
+    ),
+    "before-batches-and-state": (
+        lambda sales: (
+            sales.map(Latest(), schema=SALE, key="shop", name="held")
+            .map_batches(same, schema=SALE, name="batches")
+            .process(Each(), by="shop", schema=SALE)
+        ),
+        "and batches gets batches, so the key group that emitted a record of it is unknown",
+    ),
+    "after-state-and-batches": (
+        lambda sales: (
+            sales.process(Each(), by="shop", schema=SALE)
+            .map_batches(same, schema=SALE, name="batches")
+            .map(Latest(), schema=SALE, key="shop", name="held")
+        ),
+        "and batches gets batches, so the key group that emitted a record of it is unknown",
     ),
     "zero": (
         lambda sales: sales.aggregate(by="shop", x="max(price)", flush=timedelta(0), name="held"),

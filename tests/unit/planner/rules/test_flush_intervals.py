@@ -41,13 +41,13 @@ from tests.unit.planner.rules.planned_flush import (
         (lambda sales: sales.map(same, schema=SALE, flush=MINUTE), "does not replace"),
         (lambda sales: sales.flat_map(Latest(), schema=SALE, flush=MINUTE), "no key says which"),
         (
-            lambda sales: sales.map(Latest(), schema=SALE, key="shop", flush=MINUTE).aggregate(
-                x="max(price)"
+            lambda sales: sales.aggregate(by="shop", price="max(price)").map(
+                Latest(), schema="price DOUBLE", key="price", flush=MINUTE
             ),
-            "a buffer would be state, and aggregate_1 downstream keeps some",
+            "a buffer would be state by key group, and aggregate_1 upstream is Spark's own aggregate",
         ),
     ],
-    ids=["window", "process", "map", "flat-map", "before-state"],
+    ids=["window", "process", "map", "flat-map", "after-state"],
 )
 def test_interval_of_an_operator_that_cannot_be_buffered_is_an_error(
     build: Callable[[Stream], Stream], why: str
@@ -100,16 +100,26 @@ def test_branches_downstream_of_one_aggregate_are_one_query(flush: timedelta) ->
     assert [query.name for query in live.queries] == ["plain"]
 
 
-def test_interval_does_not_make_a_stage_run_again() -> None:
+def test_interval_over_bounded_input_is_refused() -> None:
+    """A stage emits once, so that the interval would have no effect."""
+    rows = Flow("f").read("rows", Parquet("rows", schema=SALE))
+
+    with pytest.raises(PlanError, match=r"'held': flush=1 min, and its input is bounded.*leave flush out"):
+        rows.aggregate(by="shop", x="max(price)", flush=MINUTE, name="held")
+    with pytest.raises(PlanError, match=r"'held': flush=1 min, and its input is bounded.*leave flush out"):
+        rows.map(Latest(), schema=SALE, key="shop", flush=MINUTE, name="held")
+
+
+def test_no_interval_does_not_make_a_stage_run_again() -> None:
     """It does not change the result of a bounded stage."""
     rows = Flow("f").read("rows", Parquet("rows", schema=SALE))
-    long, short = (
+    none, unset = (
         Flow("f").read("rows", Parquet("rows", schema=SALE)).aggregate(by="shop", x="max(price)", flush=flush)
-        for flush in (2 * MINUTE, MINUTE)
+        for flush in (0 * MINUTE, None)
     )
 
-    assert fingerprint_operators([rows.operator, long.operator]) == fingerprint_operators(
-        [rows.operator, short.operator]
+    assert fingerprint_operators([rows.operator, none.operator]) == fingerprint_operators(
+        [rows.operator, unset.operator]
     )
 
 
@@ -199,24 +209,25 @@ def test_slice_emits_once() -> None:
     assert (flush.way, flush.decision.value) == ("trigger", "once, with the slice")
 
 
+def _front_and_two_functions(sales: Stream, *, aggregate: bool, between: timedelta | None) -> Stream:
+    front = (
+        sales.aggregate(by="shop", x="max(price)", name="front")
+        if aggregate
+        else sales.map(Latest(), schema="shop STRING, x DOUBLE", key="shop", name="front")
+    )
+    row = "shop STRING, x DOUBLE"
+    middle = (
+        front.where("x > 1")
+        .with_columns(y="x / 2")
+        .map(Latest(), schema=row, passes=["shop"], name="between", flush=between)
+    )
+    return middle.map(Latest(), schema="shop STRING", passes=["shop"], name="held")
+
+
 @pytest.mark.parametrize("way", ["trigger", "key-groups"])
 def test_operators_downstream_of_a_flush_have_no_buffer(way: str) -> None:
     """They emit one record of a key for one record of the same key, so delays do not add up."""
-
-    def build(sales: Stream) -> Stream:
-        front = (
-            sales.aggregate(by="shop", x="max(price)", name="front")
-            if way == "trigger"
-            else sales.map(Latest(), schema="shop STRING, x DOUBLE", key="shop", name="front")
-        )
-        between = (
-            front.where("x > 1")
-            .with_columns(y="x / 2")
-            .map(Latest(), schema="shop STRING, x DOUBLE", passes=["shop"], name="between", flush=2 * MINUTE)
-        )
-        return between.map(Latest(), schema="shop STRING", passes=["shop"], name="held")
-
-    query = query_of(build)
+    query = query_of(lambda sales: _front_and_two_functions(sales, aggregate=way == "trigger", between=None))
     found = {each.operator.name: each for each in query.flushes if each.way != "off"}
 
     assert {name: each.way for name, each in found.items()} == {
@@ -226,8 +237,28 @@ def test_operators_downstream_of_a_flush_have_no_buffer(way: str) -> None:
     assert found["held"].after is found["between"].operator
     assert found["held"].config == found["front"].config
     assert found["between"].decision.value == "with front"
-    assert "a longer interval would need a buffer of its own" in found["between"].decision.reasons[-1]
-    assert found["between"].decision.change == ("give front flush=2 min",)
+
+
+def test_longer_interval_downstream_of_a_flush_has_a_buffer_where_one_can_be() -> None:
+    """Spark's own aggregate shares no query with a buffer by key group, and the plan says so."""
+    beside, behind = (
+        {
+            each.operator.name: each
+            for each in query_of(
+                lambda sales, aggregate=aggregate: _front_and_two_functions(
+                    sales, aggregate=aggregate, between=2 * MINUTE
+                )
+            ).flushes
+        }
+        for aggregate in (False, True)
+    )
+
+    assert (beside["between"].way, beside["between"].after) == ("key-groups", None)
+    assert beside["between"].decision.value == "every 2 min, by key group"
+    assert (beside["held"].way, beside["held"].after) == ("with", beside["between"].operator)
+    assert behind["between"].way == "with"
+    assert "a longer interval would need a buffer of its own" in behind["between"].decision.reasons[-1]
+    assert behind["between"].decision.change == ("give front flush=2 min",)
 
 
 def test_chain_of_functions_ends_at_a_buffer() -> None:
@@ -282,7 +313,7 @@ def test_bounded_stage_has_no_buffer() -> None:
     """It emits once, so an interval has no effect."""
     flow = Flow("f")
     sales = flow.read("sales", Parquet("sales", schema=SALE))
-    sales.aggregate(by="shop", x="median(price)", flush=MINUTE).write("out", Parquet("out"))
+    sales.aggregate(by="shop", x="median(price)").write("out", Parquet("out"))
     plan = plan_flow(flow, settings=Settings(flush_interval=MINUTE))
 
     (part,) = plan.to_dict()["parts"]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from flowcore import Flow, KafkaTopic, OperatorAttributes, Parquet, RichFunction, Stream
 from flowcore.api.operators import Filter, FlatMap, Map, Operator, Read, Where, Write
 from flowcore.planner import plan_flow
-from flowcore.planner.model import find_upstream
 from flowcore.planner.rules.pushdown import push_filters
+from flowcore.planner.ways import find_upstream
 
 ROW = "a INT, b INT"
 Declare = Callable[[Stream], Stream]

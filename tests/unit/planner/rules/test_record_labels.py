@@ -64,6 +64,16 @@ def test_steps_keep_their_labels_when_operators_are_added(change: str) -> None:
     assert label_steps(query.operators)[flat_map] == "2"
 
 
+def test_explode_makes_several_records_of_one() -> None:
+    """It is counted like a flat map, and the records of the query have ordinals; no key is passed on."""
+    query = _query(lambda _, bids: bids.with_columns(shop="explode(split(shop, ','))").select("shop"))
+
+    exploded, selected = query.operators[1:3]
+    assert (exploded.repeats_records, selected.repeats_records) == (True, False)
+    assert label_steps(query.operators)[exploded] == "1"
+    assert query.mode.value == "realtime"
+
+
 def test_steps_of_one_path_have_different_labels() -> None:
     """The second join with a table has a number; a join with another table changes no label."""
 

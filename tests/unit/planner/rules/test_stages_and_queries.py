@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling
 from flowcore.api.operators import Read
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
@@ -135,8 +135,9 @@ def test_query_with_state_may_have_several_sinks() -> None:
 def test_queries_refuse_two_states_in_a_row() -> None:
     """The message names the sink and both operators."""
     flow = Flow("f")
-    best = _live(flow).aggregate(by=["shop", "price"], n="count(*)", name="first")
-    best.aggregate(by="shop", n="sum(n)", name="second").write("out", KafkaTopic("out"))
+    first = _live(flow).window(Tumbling(10), by="shop", time="processing", name="first")
+    counted = first.aggregate(n="count(*)").select("shop", "n")
+    counted.aggregate(by="shop", n="sum(n)", name="second").write("out", KafkaTopic("out"))
 
     with pytest.raises(PlanError, match="sink 'out' is downstream of the operators 'first' and 'second'"):
         plan_flow(flow)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from flowcore import (
     Flow,
-    Global,
     KafkaTopic,
     Parquet,
     Stream,
@@ -18,22 +16,17 @@ from flowcore import (
     bounded_out_of_orderness,
     monotonous,
     no_watermarks,
-    periodic,
-    punctuated,
 )
-from flowcore.api.windowed_stream import WindowedStream
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.timestamps import (
     choose_format,
-    find_timed_sources,
     uses_timestamps,
 )
 from flowcore.planner.views.text import render_text
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
-from flowcore.windows.triggers import Count
 
 SALE = "shop STRING, at TIMESTAMP"
 OFF = Settings(force_timestamp_support=False, auto_watermark_interval=timedelta(0))
@@ -70,6 +63,10 @@ GATE: dict[tuple[bool, timedelta, timedelta, WatermarkStrategy | None], tuple[st
 }
 
 
+def read_bids(flow: Flow, name: str = "bids", **topic: object) -> Stream:
+    return flow.read(name, KafkaTopic(name, schema=SALE, **topic))  # type: ignore[arg-type]
+
+
 def _case(
     force: bool, interval: timedelta, latency: timedelta, strategy: WatermarkStrategy | None
 ) -> tuple[str, Settings]:
@@ -82,28 +79,6 @@ def _case(
     return "-".join(filter(None, words)) or "nothing", Settings(
         force_timestamp_support=force, auto_watermark_interval=interval, latency_interval=latency
     )
-
-
-@pytest.mark.parametrize(
-    ("strategy", "refused"),
-    [(monotonous(), True), (periodic("unix_millis(at)"), True), (punctuated("shop = 'end'"), False)],
-    ids=["monotonous", "periodic", "punctuated"],
-)
-def test_windows_need_watermarks_that_an_interval_of_zero_emits(
-    strategy: WatermarkStrategy, refused: bool
-) -> None:
-    """Periodic watermarks are not emitted; those of markers and those that arrive are."""
-    flow = Flow("f")
-    topic = KafkaTopic("bids", schema=SALE, event_time="at", watermark=strategy)
-    windows = flow.read("bids", topic).window(Tumbling(10), by="shop", name="counted")
-    windows.aggregate(n="count(*)").write("out", KafkaTopic("out"))
-    plan_flow(flow)
-
-    if not refused:
-        plan_flow(flow, settings=OFF)
-        return
-    with pytest.raises(PlanError, match="source 'bids' of 'counted' has periodic watermarks"):
-        plan_flow(flow, settings=OFF)
 
 
 def test_gate_is_tested_with_every_combination() -> None:
@@ -126,7 +101,7 @@ def test_gate_names_every_reason_for_timestamps(
         assert uses_timestamps(settings, [None, same]) == (decision.value == "tagged")
 
         flow = Flow("f")
-        _bids(flow, watermark=same).write("out", KafkaTopic("out", elements="auto"))
+        read_bids(flow, watermark=same).write("out", KafkaTopic("out", elements="auto"))
         (query,) = plan_flow(flow, settings=settings).live_queries
         (inner,) = (edge for edge in query.edges if edge.topic is None)
         assert inner.elements == decision
@@ -149,10 +124,6 @@ def test_gate_names_every_source_that_sets_watermarks() -> None:
     )
 
 
-def _bids(flow: Flow, name: str = "bids", **topic: object) -> Stream:
-    return flow.read(name, KafkaTopic(name, schema=SALE, **topic))  # type: ignore[arg-type]
-
-
 def _formats(plan: Plan) -> dict[str, str]:
     parts = (*plan.bounded, *plan.live_queries)
     return {str(edge): edge.elements.value for part in parts for edge in part.edges}
@@ -161,7 +132,7 @@ def _formats(plan: Plan) -> dict[str, str]:
 def test_each_edge_follows_the_sources_upstream_of_it() -> None:
     """One branch needs timestamps, the other does not, and their union does."""
     flow = Flow("f")
-    timed, plain = _bids(flow, "timed", watermark=FOUR_SECONDS), _bids(flow, "plain")
+    timed, plain = read_bids(flow, "timed", watermark=FOUR_SECONDS), read_bids(flow, "plain")
     plain.where("shop = 'a'", name="some").write("left", KafkaTopic("left"))
     timed.union(plain, name="both").write("right", KafkaTopic("right", elements="tagged"))
 
@@ -181,7 +152,7 @@ def test_each_edge_follows_the_sources_upstream_of_it() -> None:
 def test_timestamps_are_carried_to_their_last_reader_only() -> None:
     """The plan of a branch without a reader is that of the query, whose rows it shares."""
     flow = Flow("f")
-    bids = _bids(flow, watermark=FOUR_SECONDS)
+    bids = read_bids(flow, watermark=FOUR_SECONDS)
     bids.where("shop = 'a'", name="some").write("copy", KafkaTopic("copy"))
     counts = bids.window(Tumbling(10), by="shop", name="counts").aggregate(n="count(*)")
     counts.where("n > 1", name="many").write("out", KafkaTopic("out"))
@@ -203,7 +174,7 @@ def test_timestamps_are_carried_to_their_last_reader_only() -> None:
 def test_branches_of_a_query_share_rows_with_timestamps() -> None:
     """One column serves all branches, so that also a branch without a reader has it."""
     flow = Flow("f")
-    bids = _bids(flow, watermark=FOUR_SECONDS)
+    bids = read_bids(flow, watermark=FOUR_SECONDS)
     bids.filter(bool, name="some").write("copy", KafkaTopic("copy"))
     bids.write("timed", KafkaTopic("timed", elements="tagged"))
     (query,) = plan_flow(flow, settings=OFF).live_queries
@@ -214,7 +185,7 @@ def test_branches_of_a_query_share_rows_with_timestamps() -> None:
 def test_dataframe_function_loses_timestamps() -> None:
     """Its rows are made by Spark, without the columns of the engine."""
     flow = Flow("f")
-    bids = _bids(flow, watermark=FOUR_SECONDS)
+    bids = read_bids(flow, watermark=FOUR_SECONDS)
     bids.apply(lambda frame: frame, name="applied").write("out", KafkaTopic("out", elements="tagged"))
 
     formats = _formats(plan_flow(flow, settings=OFF))
@@ -225,8 +196,8 @@ def test_dataframe_function_loses_timestamps() -> None:
 def test_timestamps_do_not_cross_a_blocking_edge() -> None:
     """A table crosses it: watermarks of a bounded source do not make a downstream stream tagged."""
     flow = Flow("f")
-    past = _bids(flow, "past", until="latest", watermark=FOUR_SECONDS).select("shop as x", name="table")
-    _bids(flow).join(past, on={"shop": "x"}, name="joined").write("out", KafkaTopic("out"))
+    past = read_bids(flow, "past", until="latest", watermark=FOUR_SECONDS).select("shop as x", name="table")
+    read_bids(flow).join(past, on={"shop": "x"}, name="joined").write("out", KafkaTopic("out"))
 
     formats = _formats(plan_flow(flow, settings=OFF))
 
@@ -237,7 +208,7 @@ def test_timestamps_do_not_cross_a_blocking_edge() -> None:
 def test_edges_are_those_of_running_operators() -> None:
     """An operator that no sink needs has no edges; files have no elements."""
     flow = Flow("f")
-    bids = _bids(flow)
+    bids = read_bids(flow)
     bids.where("shop = 'a'", name="unused")
     bids.write("archive", Parquet("archive"))
 
@@ -247,8 +218,8 @@ def test_edges_are_those_of_running_operators() -> None:
 def test_edges_of_a_query_are_its_own_also_where_names_are_shared() -> None:
     """A topic may have the name of another query's operator."""
     flow = Flow("f")
-    _bids(flow, "a").write("x", KafkaTopic("b"))
-    _bids(flow, "c").write("b", KafkaTopic("x"))
+    read_bids(flow, "a").write("x", KafkaTopic("b"))
+    read_bids(flow, "c").write("b", KafkaTopic("x"))
 
     plan = plan_flow(flow)
 
@@ -278,7 +249,7 @@ def test_topic_is_written_as_it_declares(
 ) -> None:
     """The plan chooses only if the topic leaves the choice open."""
     flow = Flow("f")
-    _bids(flow, watermark=watermark).write("out", KafkaTopic("out", elements=elements))  # type: ignore[arg-type]
+    read_bids(flow, watermark=watermark).write("out", KafkaTopic("out", elements=elements))  # type: ignore[arg-type]
 
     assert _formats(plan_flow(flow, settings=settings))["out -> topic out"] == written
 
@@ -294,14 +265,14 @@ def test_topic_is_written_as_it_declares(
 def test_topic_of_values_refuses_watermarks_in_the_plan(source: dict[str, object], why: str) -> None:
     """The first watermark would otherwise stop the query."""
     flow = Flow("f")
-    _bids(flow, **source).write("out", KafkaTopic("out", elements="value-only"))
+    read_bids(flow, **source).write("out", KafkaTopic("out", elements="value-only"))
 
     with pytest.raises(PlanError) as caught:
         plan_flow(flow)
 
     assert str(caught.value) == (
         f"sink 'out': topic 'out' takes values only, and {why}: a watermark could not be written; pass "
-        "elements='plain' to leave watermarks behind, 'tagged' to write them, or set no watermark strategy"
+        "elements='plain' to write no watermarks, 'tagged' to write them, or set no watermark strategy"
     )
 
 
@@ -317,7 +288,7 @@ def test_topic_of_values_refuses_watermarks_in_the_plan(source: dict[str, object
 def test_tagged_source_has_watermarks(watermark: WatermarkStrategy | None, inner: str, why: str) -> None:
     """The source may declare another strategy."""
     flow = Flow("f")
-    _bids(flow, elements="tagged", watermark=watermark).write("out", KafkaTopic("out", elements="auto"))
+    read_bids(flow, elements="tagged", watermark=watermark).write("out", KafkaTopic("out", elements="auto"))
 
     (query,) = plan_flow(flow, settings=OFF).live_queries
     read, between, write = query.edges
@@ -326,64 +297,10 @@ def test_tagged_source_has_watermarks(watermark: WatermarkStrategy | None, inner
     assert between.elements.reasons[-1] == why
 
 
-@pytest.mark.parametrize(
-    ("windows", "dated"),
-    [
-        (lambda both: both.window(Tumbling(10)), {"bids", "asks"}),
-        (lambda both: both.window(Tumbling(10), time="processing"), set()),
-        (lambda both: both.window(Global(), trigger=Count(2)), set()),
-    ],
-    ids=["by-event-time", "by-the-clock", "global"],
-)
-def test_windows_that_end_by_event_time_need_that_of_every_live_source(
-    windows: Callable[[Stream], WindowedStream], dated: set[str]
-) -> None:
-    """Joined tables and other windows do not need event time."""
-    flow = Flow("f")
-    settings = {"event_time": "at", "watermark": FOUR_SECONDS}
-    both = _bids(flow, **settings).union(_bids(flow, "asks", **settings))
-    names = flow.read("names", Parquet("names", schema="shop STRING, name STRING"))
-    windows(both.join(names, on="shop")).aggregate(n="count(*)").write("out", KafkaTopic("out"))
-    plan = plan_flow(flow)
-
-    assert plan.live is not None
-    assert {node.name for node in find_timed_sources(plan.live.queries[0].operators)} == dated
-
-
-def test_query_knows_the_sources_that_windows_of_other_queries_need_timed() -> None:
-    """Bad records leave through one query, which may run before that with the windows."""
-    flow = Flow("f")
-    bids = _bids(flow, event_time="at", watermark=FOUR_SECONDS)
-    bids.write("copy", KafkaTopic("copy"))
-    _bids(flow, "asks", event_time="at", watermark=FOUR_SECONDS).write("more", KafkaTopic("more"))
-    bids.window(Tumbling(10)).aggregate(n="count(*)").write("out", KafkaTopic("out"))
-    plan = plan_flow(flow)
-    found = {query.name: {node.name for node in query.untimed_sources} for query in plan.live_queries}
-
-    assert found == {"bids": {"bids"}, "asks": set(), "bids-batches": set()}
-
-
-def test_branches_of_a_query_that_need_no_timestamps_keep_records_without() -> None:
-    """Windows beside a function skip such records; where all branches are windows, they are only bad."""
-
-    def untimed(*, function: bool) -> set[str]:
-        flow = Flow("f")
-        bids = _bids(flow, event_time="at", watermark=FOUR_SECONDS)
-        bids.window(Tumbling(10)).aggregate(n="count(*)").write("out", KafkaTopic("out"))
-        bids.window(Tumbling(20)).aggregate(n="count(*)").write("more", KafkaTopic("more"))
-        if function:
-            bids.filter(bool, name="some").write("copy", KafkaTopic("copy"))
-        (query,) = plan_flow(flow).live_queries
-        return {node.name for node in query.untimed_sources}
-
-    assert untimed(function=True) == {"bids"}
-    assert untimed(function=False) == set()
-
-
 def test_explain_is_one_line_where_all_edges_agree() -> None:
     """The plan of a simple flow stays short."""
     flow = Flow("f")
-    _bids(flow).where("shop = 'a'").select("shop").write("out", KafkaTopic("out"))
+    read_bids(flow).where("shop = 'a'").select("shop").write("out", KafkaTopic("out"))
 
     lines = render_text(plan_flow(flow, settings=OFF)).splitlines()
 
@@ -395,8 +312,8 @@ def test_explain_is_one_line_where_all_edges_agree() -> None:
 def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
     """It also names the origin of event time."""
     flow = Flow("f")
-    timed = _bids(flow, "timed", event_time="at", watermark=FOUR_SECONDS, elements="value-only")
-    timed.union(_bids(flow, "plain", watermark=no_watermarks()), name="both").write(
+    timed = read_bids(flow, "timed", event_time="at", watermark=FOUR_SECONDS, elements="value-only")
+    timed.union(read_bids(flow, "plain", watermark=no_watermarks()), name="both").write(
         "out", KafkaTopic("out", elements="auto", headers=True)
     )
 
@@ -405,8 +322,8 @@ def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
     for line in (
         f"    tagged elements on timed -> both, both -> out because {SET.replace('bids', 'timed')}",
         f"    value-only elements on plain -> both because {', '.join(NOTHING)}",
-        "      timed <- .: read KafkaTopic timed, event time at, out of order by up to 4 s",
-        "      plain <- .: read KafkaTopic plain, event time as Kafka keeps it, no watermarks",
+        "      timed <- .: read KafkaTopic timed from earliest, event time at, out of order by up to 4 s",
+        "      plain <- .: read KafkaTopic plain from earliest, event time as Kafka keeps it, no watermarks",
         "      topic timed -> timed: value-only elements because its topic declares elements='value-only'",
         "      out -> topic out: tagged elements in headers as what arrives",
     ):
@@ -416,6 +333,6 @@ def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
 def test_explain_names_topics_of_bounded_stages_too() -> None:
     """They are written as elements, too."""
     flow = Flow("f")
-    _bids(flow, until="latest").write("copy", KafkaTopic("copied", elements="tagged"))
+    read_bids(flow, until="latest").write("copy", KafkaTopic("copied", elements="tagged"))
 
     assert "copy -> topic copied: tagged elements because its topic declares" in render_text(plan_flow(flow))

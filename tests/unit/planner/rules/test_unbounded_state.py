@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -29,6 +30,14 @@ OPERATORS: dict[str, tuple[Callable[[Stream], Stream], str | None]] = {
         lambda sales: sales.window(Tumbling(9), by="shop", time="processing", name="it").aggregate(
             n="count(*)"
         ),
+        None,
+    ),
+    "deduplicate": (
+        lambda sales: sales.deduplicate(by="shop", within=None, name="it"),
+        "within=None keeps every key for ever",
+    ),
+    "deduplicate-within": (
+        lambda sales: sales.deduplicate(by="shop", within=timedelta(hours=1), name="it"),
         None,
     ),
     "where": (lambda sales: sales.where("price > 1", name="it"), None),

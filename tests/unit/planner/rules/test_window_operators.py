@@ -26,7 +26,6 @@ from flowcore import (
 from flowcore.api.operators import Window
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.model import find_senders
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.watermarks import periodic
@@ -284,7 +283,7 @@ def test_an_operator_may_read_two_operators_and_a_topic() -> None:
     assert [[node.name for node in each] for each in query.exchanges] == [
         ["first", "second"], ["third"], ["last"],
     ]  # fmt: skip
-    senders = find_senders(query.exchanges[2][0])
+    senders = query.find_senders(query.exchanges[2][0])
     assert {each.name for each in senders} == {"third", "first", "other"}
     assert [source.name for source in query.sources] == ["bids", "other"]
 
@@ -332,7 +331,7 @@ def test_operators_with_state_that_cannot_share_a_query_are_refused(build: Any, 
         plan_flow(flow)
 
     assert reason in str(refused.value)
-    assert "write the first to a topic and read that in another flow" in str(refused.value)
+    assert "cut the flow between them with .through('topic')" in str(refused.value)
 
 
 def test_bad_records_leave_through_a_shared_query(tmp_path: Path) -> None:

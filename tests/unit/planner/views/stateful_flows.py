@@ -125,7 +125,7 @@ def flushed_by_the_trigger() -> Flow:
 
 
 def flushed_by_key_group() -> Flow:
-    """Buffers of a function and of windows, each in a query of its own; of a median nothing is known."""
+    """Buffers of a function and of windows, in one query; of a median nothing is known."""
     flow = Flow("flushed_by_key_group")
     bids = _bids(flow)
     ranked = bids.map(_Latest(), schema=SALE, key="shop", flush=timedelta(minutes=2), name="ranked")

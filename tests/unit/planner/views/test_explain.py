@@ -5,15 +5,14 @@ decision. To accept it, run ``python -m tests.unit.planner.views.test_explain``.
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowcore import (
-    Flow,
-)
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
@@ -112,6 +111,21 @@ def test_diagram_has_every_operator_and_closes_every_box(declare: Callable[[], F
     assert all(line.count('"') % 2 == 0 and line.count('"') <= 2 for line in lines)
     for stage in plan.bounded:
         assert all(f"{node.name}: " in plan.to_mermaid() for node in stage.operators)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_plan_names_dead_letter_topics_by_their_topic(form: str) -> None:
+    """The operator that reads the topic has another name."""
+    flow = Flow("shop")
+    bids = flow.read("bids", KafkaTopic("raw-bids", schema="shop STRING, price DOUBLE"))
+    named = bids.map(dict, schema="shop STRING", name="named")
+    named.process(KeyedProcessFunction(), by="shop", schema="shop STRING").write("out", KafkaTopic("out"))
+
+    shown = FORMS[form](plan_flow(flow)) + plan_flow(flow).explain(verbose=True)
+
+    assert "raw-bids.dead-letter" in FORMS[form](plan_flow(flow))
+    assert "unchanged" in shown
+    assert not re.search(r"(?<!raw-)bids\.dead-letter", shown)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The picture of a plan holds every operator once, apart from the others, and every blocking edge."""
 
+import re
 from itertools import combinations
 from xml.etree import ElementTree as ET
 
@@ -68,3 +69,26 @@ def test_drawing_keeps_boxes_apart(flow: Flow) -> None:
     assert all(
         right <= width and bottom <= height for _, _, right, bottom in _rectangles(root, "batch", "live")
     )
+
+
+def test_drawing_joins_the_queries_of_a_cut() -> None:
+    """An arrow leads from the sink that writes the topic to the source that reads it."""
+    flow = Flow("cut")
+    bids = flow.read("bids", KafkaTopic("bids", schema=SALE)).through(KafkaTopic("cut", on_error="fail"))
+    bids.aggregate(by="shop", top="max(price)").write("top", KafkaTopic("top"))
+    root = ET.fromstring(plan_flow(flow).to_svg())  # noqa: S314 - it is our own
+    places = {
+        title.text.partition(": ")[0]: (int(box.attrib["x"]), int(box.attrib["y"]))
+        for group in root.iter(f"{SVG}g")
+        if (title := group.find(f"{SVG}title")) is not None and title.text
+        if (box := group.find(f"{SVG}rect")) is not None
+    }
+
+    (arrow,) = (each for each in root.iter(f"{SVG}path") if each.get("class") == "edge cut")
+
+    start, *_, end = re.findall(r"-?\d+,-?\d+", arrow.attrib["d"])
+    (from_x, from_y), (to_x, to_y) = (map(int, point.split(",")) for point in (start, end))
+    sink, source = places["to_cut"], places["cut"]
+    assert sink[0] < from_x < to_x == source[0]
+    assert sink[1] < from_y < sink[1] + 46
+    assert source[1] < to_y < source[1] + 46

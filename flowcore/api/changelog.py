@@ -1,0 +1,240 @@
+"""Whether the rows of a stream are final, or later rows replace and delete earlier ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowcore.api.checks import refuse
+from flowcore.api.connectors import RECORD_ID_HEADER
+from flowcore.api.decisions import Decision
+from flowcore.api.operators import (
+    Apply,
+    ChangelogNormalize,
+    Deduplicate,
+    DistinctAggregate,
+    Drop,
+    Filter,
+    FlatMap,
+    Join,
+    Map,
+    MapBatches,
+    Operator,
+    Read,
+    RetractingAggregate,
+    Select,
+    Where,
+    Window,
+    WithColumns,
+    WithEventTime,
+)
+from flowcore.api.resolution import rename_selected
+from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
+from flowcore.api.window_aggregates import WindowAggregates, parse_window_aggregates
+from flowcore.windows.built_in import BuiltIn
+
+__all__ = ["build_distinct_aggregate", "build_retraction", "decide_changes", "find_deleted", "find_replacing"]
+
+_RETRACTABLE = frozenset({"count", "count_if", "sum", "avg", "min", "max"})
+"""The functions from which a value can be taken back; of distinct values only ``count``."""
+_ONE_BY_ONE = (Select, WithColumns, Drop, Map, WithEventTime)
+"""They make one row of each."""
+_PASSING = (*_ONE_BY_ONE, Where, Filter, FlatMap, MapBatches, Join, Apply, Deduplicate)
+"""They make rows of single rows, or pass them on."""
+
+
+def find_replacing(node: Operator) -> Operator | None:
+    """The operator whose later rows replace its earlier ones, and of whose rows a stream is made.
+
+    None if the rows of the stream are final.
+    """
+    if isinstance(node, _PASSING) and (found := find_replacing(node.inputs[0])):
+        return found
+    if isinstance(node, Window) and node.fires_again:
+        return node
+    if isinstance(node, Read) and node.written_by is not None and find_replacing(node.written_by.inputs[0]):
+        return node
+    return node if node.updating and not node.bounded else None
+
+
+def find_deleted(node: Operator) -> str | None:
+    """The column that is true where a row deletes its key; None if no row does, or the column is lost."""
+    match node:
+        case DistinctAggregate():
+            return None
+        case RetractingAggregate():
+            return IS_DELETED if node.by else None
+        case Read(written_by=cut) if cut is not None:
+            found = find_deleted(cut.inputs[0])
+        case Select() if found := find_deleted(node.inputs[0]):
+            return rename_selected(node.expressions).get(found.lower())
+        case WithColumns(expressions=expressions):
+            found = find_deleted(node.inputs[0])
+            new = {name.lower() for name, _ in expressions}
+            found = None if found is None or found.lower() in new else found
+        case Drop() | Join() | Where() | WithEventTime() | Deduplicate():
+            found = find_deleted(node.inputs[0])
+        case _:
+            return None
+    return found if found in node.columns else None
+
+
+def decide_changes(node: Operator) -> Decision:
+    """What a plan says of the rows of a stream: ``"append"``, or ``"updating by"`` a key."""
+    replacing = find_replacing(node)
+    if replacing is None:
+        return Decision("append", ("no later row replaces one of its rows",))
+    why = "a later row of a key replaces the earlier one"
+    if replacing is not node:
+        why = f"so are the rows of {replacing.name}"
+    if node.key is None:
+        return Decision("updating", (why, "its columns do not say which row replaces which"))
+    deleted = find_deleted(node)
+    deletes = () if deleted is None else (f"{deleted} is true where a key is deleted",)
+    return Decision(f"updating by {', '.join(node.key) or 'nothing'}", (why, *deletes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """How the rows of a stream replace each other.
+
+    Attributes:
+        key: The columns of which the last row counts.
+        deleted: The column that is true where a row deletes its key, if there is one.
+    """
+
+    key: tuple[str, ...]
+    deleted: str | None
+
+
+def build_retraction(
+    fields: Mapping[str, Any], keys: tuple[str, ...], aggregates: Mapping[str, str], ttl_ms: int | None
+) -> tuple[ChangelogNormalize, RetractingAggregate]:
+    """Build an aggregate over rows that replace earlier rows: a changelog, and the aggregate that reads it.
+
+    Args:
+        fields: The fields of any operator.
+        keys: The columns to group by.
+        aggregates: Output column to one Spark SQL aggregate over any row expressions.
+        ttl_ms: How long a row counts that is not replaced.
+
+    Raises:
+        PlanError: A row would be lost on the way that takes another one back, it is not known which row
+            replaces which, or nothing can be taken back from an aggregate.
+    """
+    (node,), name = fields["inputs"], fields["name"]
+    replaced = _require_replaced(node, name)
+    why = f"over {node.name!r}, whose rows replace earlier ones: a replaced value could not be taken back"
+    found = _parse_counted(node, name, aggregates, why)
+    changes = ChangelogNormalize(
+        name=f"{name}.changes", inputs=(node,), columns=(*node.columns, CHANGE_COLUMN), bounded=False,
+        by=replaced.key, deleted=replaced.deleted, ttl_ms=ttl_ms,
+    )  # fmt: skip
+    columns = (*fields["columns"], *([IS_DELETED] if keys else []))
+    aggregate = RetractingAggregate(
+        **{**fields, "inputs": (changes,), "columns": columns}, by=keys, aggregates=found.columns,
+        sql=tuple(aggregates.items()), computed=found.computed, uses=found.uses,
+    )  # fmt: skip
+    return changes, aggregate
+
+
+def build_distinct_aggregate(
+    fields: Mapping[str, Any], keys: tuple[str, ...], aggregates: Mapping[str, str]
+) -> DistinctAggregate:
+    """Build an aggregate over final rows that counts distinct values.
+
+    Args:
+        fields: The fields of any operator.
+        keys: The columns to group by.
+        aggregates: Output column to one Spark SQL aggregate over any row expressions.
+
+    Raises:
+        PlanError: One of the others cannot be computed together with it.
+    """
+    (node,), name = fields["inputs"], fields["name"]
+    why = f"beside a distinct aggregate of the unbounded {node.name!r}: its state does not have what it needs"
+    change = "; compute the others in an aggregate of their own, or declare ttl="
+    found = _parse_counted(node, name, aggregates, why, change)
+    return DistinctAggregate(
+        **fields, by=keys, aggregates=found.columns, sql=tuple(aggregates.items()), computed=found.computed,
+        uses=found.uses,
+    )  # fmt: skip
+
+
+def _parse_counted(
+    node: Operator, name: str, aggregates: Mapping[str, str], why: str, change: str = ""
+) -> WindowAggregates:
+    """Parse aggregates, which can be computed from sums, and from how often each value is there.
+
+    Args:
+        why: Why another one is refused.
+        change: What to do about it, besides taking one that can be computed.
+    """
+    found = parse_window_aggregates(node, name, aggregates)
+    for column, each in found.columns:
+        if not _is_counted(each):
+            known = ", ".join(sorted(_RETRACTABLE))
+            refuse(
+                f"operator {name!r}: {column}={aggregates[column]!r} {why}; those that can: {known}, "
+                f"count(distinct ...){change}"
+            )
+    return found
+
+
+def _is_counted(aggregate: BuiltIn) -> bool:
+    """Whether an aggregate can be computed from sums, and from how often each value is there."""
+    return aggregate.function in _RETRACTABLE and (not aggregate.distinct or aggregate.function == "count")
+
+
+def _require_replaced(node: Operator, name: str) -> _Replaced:
+    """Check that each row arrives that replaces or deletes another one, and says which one that is."""
+    replacing = find_replacing(node)
+    if replacing is None:
+        raise AssertionError(node)
+    way = _find_way(node, replacing)
+    for each in way:
+        if not _is_one_by_one(each):
+            refuse(
+                f"operator {name!r}: rows of {replacing.name!r} replace earlier ones, and {each.name!r} may "
+                "drop or repeat some: what they replace would still be counted; put the condition into the "
+                f"aggregates, as in sum(if(condition, price, null)), or put {each.name!r} before "
+                f"{replacing.name!r}"
+            )
+    if isinstance(replacing, Window) and replacing.config.assigner.merging:
+        refuse(
+            f"operator {name!r}: a late record merges sessions of {replacing.name!r}, and a merged session "
+            "does not replace those that it is made of: both would be counted; leave allowed_lateness and "
+            f"trigger of {replacing.name!r} out"
+        )
+    key = ", ".join(replacing.key or ())
+    if node.key is None:
+        refuse(
+            f"operator {name!r}: rows of {replacing.name!r} replace earlier ones by {key}, and {node.name!r} "
+            "does not have all of these columns: it would not be known which row is replaced; select them too"
+        )
+    deleted = find_deleted(node)
+    lost = deleted is None and next(filter(None, map(find_deleted, [*way, replacing])), None)
+    if lost:
+        refuse(
+            f"operator {name!r}: rows of {replacing.name!r} say in {lost} that they delete a key, and "
+            f"{node.name!r} does not have this column: what is deleted would still be counted; select it too"
+        )
+    return _Replaced(node.key, deleted)
+
+
+def _is_one_by_one(node: Operator) -> bool:
+    match node:
+        case Join(how=how):
+            return how == "left"
+        case Deduplicate(by=by):
+            return by == (RECORD_ID_HEADER,)  # it drops repeats of what has passed
+        case _:
+            return isinstance(node, _ONE_BY_ONE) and not node.repeats_records
+
+
+def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:
+    """The operators from one to another one upstream of it, without that one."""
+    way = []
+    while node is not upstream:
+        way.append(node)
+        node = node.inputs[0]
+    return way

@@ -1,0 +1,93 @@
+"""`Stream.aggregate` by key group: a window without end for each key, which emits at each change.
+
+It has a time to live, or another operator by key group reads it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flowcore.api import window_checks
+from flowcore.api.decisions import Decision, Obstacle
+from flowcore.api.window_aggregates import parse_window_aggregates
+from flowcore.api.window_operator import Window
+from flowcore.durations import MILLISECOND, show_duration
+from flowcore.windows import GlobalWindows, WindowAggregate, WindowConfig
+from flowcore.windows.built_in import BuiltIns
+from flowcore.windows.triggers import Count
+
+__all__ = ["ExpiringAggregate", "build_expiring_aggregate"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ExpiringAggregate(Window):
+    """One row per distinct ``by``, the row again at each change; a group without records may expire.
+
+    Its columns are those of ``by`` and those of its values.
+    """
+
+    keeps_timestamps: ClassVar[bool] = False
+
+    def describe(self) -> str:
+        text = f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, out at each change"
+        if self.config.ttl_ms is None:
+            return text
+        return f"{text}, kept {show_duration(self.config.ttl_ms * MILLISECOND)} after the last record"
+
+    def state_values(self) -> str:
+        return f"aggregate {', '.join(f'{text} as {name}' for name, text in self.sql)}"
+
+    def compiled(self) -> Decision:
+        if self.config.ttl_ms is None:
+            return Decision("key-group", ("another aggregate reads its changes in the same query",))
+        why = "Spark's own aggregate has no time to live"
+        return Decision("key-group", (why,), (f"leave ttl= of {self.name} out",))
+
+    def own_emission(self) -> Decision:
+        return Decision("at each change", ("its input has no end to wait for",))
+
+    def unbounded_state(self) -> Decision | None:
+        if self.config.ttl_ms is not None or not self.by:
+            return None
+        change = f"declare ttl=, or use windows by {', '.join(self.by)}"
+        return Decision("unbounded", ("it keeps a group for each key, and removes none",), (change,))
+
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        if self.config.ttl_ms is None:
+            yield Obstacle(f"{self.name} keeps its state by key group, in Python workers")
+            return
+        yield Obstacle(
+            f"{self.name} has a time to live, so that it keeps its state by key group, in Python workers",
+            f"leave ttl= of {self.name} out",
+        )
+
+    @property
+    def calls_user_functions(self) -> bool:
+        return False
+
+
+def build_expiring_aggregate(
+    fields: Mapping[str, Any], keys: tuple[str, ...], aggregates: Mapping[str, str], ttl_ms: int | None
+) -> ExpiringAggregate:
+    """Build the operator.
+
+    Args:
+        fields: The fields of any operator.
+        keys: The columns to group by.
+        aggregates: Output column to one Spark SQL aggregate over any row expressions.
+        ttl_ms: How long after its last record a group is kept; None for ever.
+
+    Raises:
+        PlanError: The input is bounded, or a text is not one known aggregate.
+    """
+    (node,), name = fields["inputs"], fields["name"]
+    window_checks.require_unbounded_for_ttl(node, name)
+    found = parse_window_aggregates(node, name, aggregates)
+    config = WindowConfig(
+        assigner=GlobalWindows(), function=WindowAggregate(BuiltIns(found.columns)), trigger=Count(1),
+        ttl_ms=ttl_ms,
+    )  # fmt: skip
+    return ExpiringAggregate(
+        **fields, by=keys, config=config, uses=found.uses, computed=found.computed, values=tuple(aggregates),
+        sql=tuple(aggregates.items()),
+    )  # fmt: skip

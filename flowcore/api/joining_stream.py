@@ -1,0 +1,281 @@
+"""Streams: joins with another stream."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import EllipsisType
+from typing import Any, Literal, Self, get_args
+
+from flowcore.api import checks, window_checks
+from flowcore.api.attributes import Attributes
+from flowcore.api.keyed_stream import KeyedStream
+from flowcore.api.operators import (
+    Join,
+    JoinAsOf,
+    JoinInterval,
+    JoinLatest,
+    JoinRegular,
+    JoinType,
+    JoinWindow,
+)
+from flowcore.api.resolution import resolve_join
+from flowcore.api.stateful import LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
+from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, StreamJoinType
+from flowcore.api.window_assigners import Tumbling, build_assigner
+from flowcore.windows import TumblingWindows
+from flowcore.windows.config import LateRecords
+
+__all__ = ["JoiningStream"]
+
+
+class JoiningStream(KeyedStream):
+    """The methods of `Stream` that join it with another stream."""
+
+    def join(
+        self,
+        other: Self,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: JoinType = "inner",
+        ttl: timedelta | EllipsisType | None = ...,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Join with another stream on equal columns, whatever their times.
+
+        The output has the columns of the left, then those of the right without the ones joined on.
+        A bounded stream that is joined to an unbounded one is read to its end first, before any record of
+        the unbounded stream. Two unbounded streams are joined as their records arrive; a pair has no
+        timestamp, and a null in a column joined on equals nothing.
+
+        Args:
+            on: Column, columns, or ``{left column: right column}`` that must be equal.
+            how: ``inner``, ``left``, ``semi`` or ``anti``; with a bounded left also ``right``, ``full``; of
+                two unbounded streams ``inner`` or ``semi``.
+            ttl: Only of two unbounded streams, and needed there: how long after its arrival a record is
+                kept for partners, in processing time; None for ever.
+
+        Raises:
+            PlanError: A column is unknown or on both sides, only the right side is unbounded, ``how``
+                needs the end of an unbounded side, or ``ttl`` is missing or has no meaning.
+        """
+        left, right = self.operator, other.operator
+        name = name or self.graph.free_name("join")
+        if not left.bounded and not right.bounded:
+            ttl_ms = checks.ttl_ms(name, checks.require_ttl(name, ttl))
+            fields = self._join_fields(other, name, on, how, ("inner", "semi"), attributes, timed=False)
+            return self.append(JoinRegular(**fields, ttl_ms=ttl_ms))
+        checks.require_join(left, right, name, how, ttl)
+        fields = self._pair_fields(other, name, on, how, attributes)
+        fields["key"] = left.key if left.updating else None
+        return self.append(Join(**fields))
+
+    def join_interval(
+        self,
+        other: Self,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        before: timedelta,
+        after: timedelta,
+        how: Literal["inner", "left", "right", "full"] = "inner",
+        late: LateRecords = "drop",
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Join two unbounded streams on equal columns, for records that are close in event time.
+
+        The output has the columns of the left, then those of the right without the ones joined on. The
+        timestamp of a pair is the later one of both records. A null in a column joined on equals nothing.
+
+        Args:
+            on: Column, columns, or ``{left column: right column}`` that must be equal. Their types are the
+                same on both sides.
+            before: How much earlier than the left record a right one is at most, inclusive.
+            after: How much later than the left record a right one is at most, inclusive.
+            how: ``inner``; ``left``, ``right`` or ``full`` also emit the records of that side, or both, that
+                have no partner: when the combined watermark of both sides has passed their interval, with
+                their own timestamp. The emitted watermark is held back by ``after`` for left records, and by
+                ``before`` for right ones.
+            late: ``"drop"`` (and count) records up to the combined watermark, or ``"side-output"``: see
+                `late_left` and `late_right`.
+
+        Raises:
+            PlanError: A column is unknown or on both sides, a side is bounded, has no watermarks or has
+                records that replace earlier ones, or an end of the interval is negative.
+        """
+        name = name or self.graph.free_name("join_interval")
+        fields = self._join_fields(other, name, on, how, ("inner", "left", "right", "full"), attributes)
+        return self.append(
+            JoinInterval(
+                **fields, late=late, before_ms=window_checks.interval_ms(name, "before", before),
+                after_ms=window_checks.interval_ms(name, "after", after),
+            )
+        )  # fmt: skip
+
+    def join_window(
+        self,
+        other: Self,
+        windows: Tumbling,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: StreamJoinType = "inner",
+        late: LateRecords = "drop",
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Join two unbounded streams on equal columns, for records in the same window of event time.
+
+        The output has the columns of the left, those of the right without the ones joined on (none if ``how``
+        is ``semi`` or ``anti``), then ``window_start`` and ``window_end``. Its timestamp is the last
+        millisecond of the window. A null in a column joined on equals nothing.
+
+        Args:
+            windows: `Tumbling`.
+            on: As for `join_interval`.
+            how: ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``. Pairs are emitted when both
+                records have arrived, records without partner when the window ends.
+            late: As for `join_interval`; a record is late if its window has ended.
+
+        Raises:
+            PlanError: As for `join_interval`, or the windows are not tumbling.
+        """
+        name = name or self.graph.free_name("join_window")
+        fields = self._join_fields(other, name, on, how, get_args(StreamJoinType), attributes)
+        assigner = build_assigner(windows, name)
+        if not isinstance(assigner, TumblingWindows):
+            checks.refuse(
+                f"operator {name!r}: {windows!r}: a pair would be in several windows, or in none; pass "
+                "Tumbling(...)"
+            )
+        fields["columns"] += JOIN_WINDOW_COLUMNS
+        checks.require_distinct(name, fields["columns"])
+        size_ms, offset_ms = assigner.size_ms, assigner.offset_ms
+        return self.append(JoinWindow(**fields, late=late, size_ms=size_ms, offset_ms=offset_ms))
+
+    def join_asof(
+        self,
+        other: Self,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        direction: Literal["backward"] = "backward",
+        tolerance: timedelta | None = None,
+        how: Literal["inner", "left"] = "inner",
+        late: LateRecords = "drop",
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Join each record with the one of another unbounded stream that was the newest at its event time.
+
+        Of the right records with equal columns and a timestamp up to that of the left one, the partner is
+        the one with the latest timestamp; of equal timestamps the one that arrived last. It is decided when
+        the watermark of both sides reaches the left record, which is then emitted. The output has the columns
+        of the left, then those of the right without the ones joined on, and the timestamp of the left. A null
+        in a column joined on equals nothing.
+
+        Args:
+            on: As for `join_interval`.
+            direction: ``backward``: the right record is not later than the left one. There is no other.
+            tolerance: How much earlier than the left record a right one is at most, inclusive. None for any
+                time; then the newest right record of each key is kept for ever.
+            how: ``inner``; ``left`` also emits left records without partner, with nulls.
+            late: As for `join_interval`.
+
+        Raises:
+            PlanError: As for `join_interval`, or the direction is not ``backward``.
+        """
+        name = name or self.graph.free_name("join_asof")
+        window_checks.require_backward(name, direction)
+        fields = self._join_fields(other, name, on, how, ("inner", "left"), attributes)
+        tolerance_ms = None if tolerance is None else window_checks.interval_ms(name, "tolerance", tolerance)
+        return self.append(JoinAsOf(**fields, late=late, tolerance_ms=tolerance_ms))
+
+    def join_latest(
+        self,
+        other: Self,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: Literal["inner", "left"] = "inner",
+        load: Literal["caught-up"] | datetime | None = "caught-up",
+        ttl: timedelta | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Join each record with the one of another unbounded stream that arrived last, when it arrives.
+
+        The output has the columns of the left, then those of the right without the ones joined on, and the
+        timestamp of the left. A null in a column joined on equals nothing. No record is late.
+
+        Args:
+            on: As for `join_interval`.
+            how: ``inner``; ``left`` also emits left records without partner, with nulls.
+            load: When the right side is loaded. Before, left records wait in the state, and the emitted
+                watermark with them. ``"caught-up"``: the watermark of both sides has reached the time at
+                which the query first began. A time with its zone: the watermark has reached it. Both: or all
+                inputs are idle, or have ended. None: left records never wait.
+            ttl: How long after its arrival a right record is kept, in processing time. None until a newer one
+                of its key arrives.
+
+        Raises:
+            PlanError: As for `join_interval`, or ``load`` is not a moment.
+        """
+        name = name or self.graph.free_name("join_latest")
+        fields = self._join_fields(other, name, on, how, ("inner", "left"), attributes)
+        load_ms, ttl_ms = window_checks.load_ms(name, load), checks.ttl_ms(name, ttl)
+        return self.append(JoinLatest(**fields, load=load_ms, ttl_ms=ttl_ms))
+
+    @property
+    def late_left(self) -> Self:
+        """The late records of the left side of a join with ``late="side-output"``, with its columns.
+
+        Raises:
+            PlanError: It is not the result of such a join.
+        """
+        return self.side_output(LATE_LEFT_OUTPUT)
+
+    @property
+    def late_right(self) -> Self:
+        """The late records of the right side of a join with ``late="side-output"``, with its columns.
+
+        Raises:
+            PlanError: It is not the result of such a join.
+        """
+        return self.side_output(LATE_RIGHT_OUTPUT)
+
+    def _join_fields(  # noqa: PLR0917 - what was declared, then the kinds that may be
+        self,
+        other: Self,
+        name: str,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: str,
+        allowed: Sequence[str],
+        attributes: Attributes | None,
+        *,
+        timed: bool = True,
+    ) -> dict[str, Any]:
+        """The fields of a join of two unbounded streams, whose kinds may be the ``allowed`` ones."""
+        window_checks.require_stream_join(self.operator, other.operator, name, how, allowed, timed=timed)
+        fields = self._pair_fields(other, name, on, how, attributes)
+        checks.require_same_types(self.operator, other.operator, name, fields["on"])
+        by = tuple(column for column, _ in fields["on"])
+        checks.require_distinct(name, by)
+        return {**fields, "by": by}
+
+    def _pair_fields(
+        self,
+        other: Self,
+        name: str,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: str,
+        attributes: Attributes | None,
+    ) -> dict[str, Any]:
+        """The fields of any join with another stream."""
+        left, right = self.operator, other.operator
+        self._require_same_flow(other, name)
+        pairs = resolve_join(left, right, name, on)
+        checks.require_comparable(left, right, name, pairs)
+        columns = left.columns
+        if how not in ("semi", "anti"):
+            checks.require_unambiguous(left, right, name, pairs)
+            used = {column.lower() for _, column in pairs}
+            columns += tuple(each for each in right.columns if each.lower() not in used)
+        fields = self._fields(name, attributes, inputs=(left, right), columns=columns)
+        return {**fields, "on": pairs, "how": how}

@@ -1,0 +1,96 @@
+"""Ranking: the first rows of each key in an order, and the newest row of each key."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flowcore.api.decisions import Decision, Obstacle
+from flowcore.api.expressions import Expression
+from flowcore.api.node import Operator, Origins, trace, trace_each
+from flowcore.api.stateful import StatefulOperator
+from flowcore.durations import MILLISECOND, show_duration
+
+__all__ = ["Ranked"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Ranked(StatefulOperator):
+    """The first ``n`` rows of each key; without an order of columns the newest row.
+
+    Attributes:
+        order: The columns of the order, each with whether larger values come first.
+        time: What makes a row newer: ``"event"``, its timestamp; ``"arrival"``. Not used with an order.
+        rank: The last column, with a row's rank from 1; None if there is one row of a key.
+        ttl_ms: How long after its last row a key is kept; None for ever.
+    """
+
+    state_kind: ClassVar[str] = "rank"
+
+    by: tuple[str, ...]
+    n: int
+    order: tuple[tuple[str, bool], ...]
+    time: Literal["event", "arrival"]
+    rank: str | None
+    ttl_ms: int | None = None
+    timestamp: Expression | None = None
+    uses: tuple[str, ...] = ()
+
+    def own_attributes(self) -> Mapping[str, bool]:
+        known = Operator.own_attributes(self)
+        return {**known, "output_only_at_end": self.bounded, "output_idempotent": True}
+
+    def describe(self) -> str:
+        by = f" by {', '.join(self.by)}" if self.by else ""
+        kept = "" if self.ttl_ms is None else f", kept {_length(self.ttl_ms)} after the last record"
+        return f"{self.state_values()}{by}{kept}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        return {*used, *StatefulOperator.reads(self, used), *(name for name, _ in self.order)}
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        inputs = self.origins(known)
+        own = trace_each(inputs, self.inputs[0].columns)
+        ordered = trace(inputs, (name for name, _ in self.order))
+        return own if self.rank is None else {**own, self.rank.lower(): ordered}
+
+    def types(self) -> Mapping[str, str]:
+        return self.passed_types(self.inputs[0].columns)
+
+    def state_values(self) -> str:
+        if self.rank is None:
+            return f"latest in order of {'event time' if self.time == 'event' else 'arrival'}"
+        order = ", ".join(f"{name}{' desc' * descending}" for name, descending in self.order)
+        return f"top {self.n} in order of {order}"
+
+    def unbounded_state(self) -> Decision | None:
+        if self.bounded or not self.by or self.ttl_ms is not None:
+            return None
+        change = f"declare ttl=, if a key of {', '.join(self.by)} without records may begin anew"
+        return Decision("unbounded", ("it keeps the ranked rows of each key, and removes none",), (change,))
+
+    def compiled(self) -> Decision:
+        """``"native"``: a window function of Spark. ``"key-group"``: Python over columns, with state."""
+        if self.bounded:
+            return Decision("native", ("its rows are complete, and Spark can order them",))
+        return Decision("key-group", ("a record is compared with those of its key that have a rank",))
+
+    def own_emission(self) -> Decision:
+        if self.bounded:
+            return Decision("at the end of input", ("ranks are final when its input has ended",))
+        why = "once in a batch, a rank that has another row replaces the earlier one"
+        return Decision("at each change", (why,))
+
+    def checkpoint_obstacle(self) -> Obstacle | None:
+        return self.flush_obstacle()
+
+    @property
+    def emits_without_input(self) -> bool:
+        return self.ttl_ms is not None  # its keys expire
+
+    @property
+    def needs_timestamps(self) -> bool:
+        return not self.bounded and self.rank is None and self.time == "event"
+
+
+def _length(length_ms: int) -> str:
+    return show_duration(length_ms * MILLISECOND)

@@ -1,0 +1,323 @@
+"""Joins of two streams: partners have equal keys, and are chosen by time, by window, or as they arrive."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar, Literal, Protocol
+
+from flowcore.api.decisions import Decision, Obstacle
+from flowcore.api.event_time_operator import emitted_by_watermark
+from flowcore.api.expressions import Expression
+from flowcore.api.node import Operator, Origins, trace_each, trace_pairs
+from flowcore.api.schema import Schema
+from flowcore.api.stateful import LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT, StatefulOperator, late_outcome
+from flowcore.durations import MILLISECOND, show_duration
+from flowcore.windows.config import LateRecords
+
+__all__ = [
+    "JOIN_WINDOW_COLUMNS",
+    "JoinAsOf",
+    "JoinInterval",
+    "JoinLatest",
+    "JoinRegular",
+    "JoinWindow",
+    "StreamJoin",
+    "StreamJoinType",
+]
+
+StreamJoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
+JOIN_WINDOW_COLUMNS = ("window_start", "window_end")
+"""The last columns of the output of a window join: TIMESTAMPs."""
+
+
+class _Joined(Protocol):
+    """Any join of two inputs."""
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def on(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def how(self) -> str: ...
+
+
+def join_types(join: _Joined) -> Mapping[str, str]:
+    """The types of the columns of a join that declarations say."""
+    left, right = join.inputs
+    kept = {column.lower() for column in left.columns}
+    others = {column.lower() for column in join.columns} - kept
+    # A row that only the right side has takes its key from there, in a type for both.
+    kept -= {column.lower() for column, _ in join.on} if join.how in ("right", "full") else set()
+    sides = ((left.types(), kept), (right.types(), others))
+    return {name: kind for types, names in sides for name, kind in types.items() if name in names}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StreamJoin(StatefulOperator):
+    """Pairs of a left and a right record, and unmatched records of the sides that are kept.
+
+    Its columns begin with those of the left, then those of the right without the ones joined on.
+
+    Attributes:
+        by: The left columns joined on.
+        on: Pairs of a left column and the right column that must be equal.
+        how: Whose unmatched records are kept.
+        late: What becomes of late records.
+    """
+
+    by: tuple[str, ...]
+    on: tuple[tuple[str, str], ...]
+    how: StreamJoinType
+    late: LateRecords = "drop"
+    uses: tuple[str, ...] = ()
+    timestamp: Expression | None = None
+
+    @property
+    def partners(self) -> str:
+        """Which records are partners, besides their keys, in words."""
+        raise NotImplementedError
+
+    @property
+    def retention(self) -> str:
+        """How long records are kept, in words."""
+        raise NotImplementedError
+
+    def own_attributes(self) -> Mapping[str, bool]:
+        return Operator.own_attributes(self)
+
+    def describe(self) -> str:
+        pairs = ", ".join(left if left == right else f"{left} = {right}" for left, right in self.on)
+        late = ", late records to side outputs" if self.late == "side-output" else ""
+        return f"{self.how} join on {pairs}, {self.partners}{late}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        return {*used, *(column for pair in self.on for column in pair)}
+
+    def state_values(self) -> str:
+        return f"rows of both sides, {self.how}, {self.partners}"
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        left, right = self.origins(known)
+        # A record that only the right side has takes its key from there.
+        keys = trace_pairs([left, right] if self.how in ("right", "full") else [left], self.on)
+        own = {**trace_each([right], self.columns), **trace_each([left], self.inputs[0].columns)}
+        return {**own, **keys}
+
+    def types(self) -> Mapping[str, str]:
+        return join_types(self)
+
+    def compiled(self) -> Decision:
+        why = "it compares the records of a key on both sides, with whole columns"
+        return Decision("key-group", (why, self.retention))
+
+    def own_emission(self) -> Decision:
+        if self.how in ("inner", "semi"):
+            return Decision("when partners have met", ("it keeps no unmatched records",))
+        why = "an unmatched record is emitted when the watermark of both sides rules a partner out"
+        return emitted_by_watermark(self, "when partners have met or cannot come", why)
+
+    def late_records(self) -> Decision | None:
+        return late_outcome(self.late, "side outputs")
+
+    def flush_obstacle(self) -> Obstacle:
+        return Obstacle("no pair of records replaces another one")
+
+    def checkpoint_obstacle(self) -> Obstacle:
+        return Obstacle("the watermark decides when it emits unmatched records")
+
+    def side_outputs_by_name(self) -> Mapping[str, tuple[tuple[str, ...], Schema | None]]:
+        if self.late == "drop":
+            return {}
+        names = (LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT)
+        return {name: (side.columns, None) for name, side in zip(names, self.inputs, strict=True)}
+
+    @property
+    def needs_timestamps(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class JoinInterval(StreamJoin):
+    """Partners have timestamps that are close.
+
+    Attributes:
+        before_ms: How much earlier than the left record a right one is at most.
+        after_ms: How much later than the left record a right one is at most.
+    """
+
+    state_kind: ClassVar[str] = "interval-join"
+
+    before_ms: int
+    after_ms: int
+
+    @property
+    def partners(self) -> str:
+        ends = ((self.before_ms, "before"), (self.after_ms, "after"))
+        parts = [f"up to {_length(length_ms)} {word}" for length_ms, word in ends if length_ms]
+        return f"right {' and '.join(parts)} left" if parts else "right at the time of left"
+
+    @property
+    def retention(self) -> str:
+        left, right = (_length(length_ms) for length_ms in (self.after_ms, self.before_ms))
+        return f"it keeps a left record until the watermark is {left} past it, and a right one {right}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class JoinWindow(StreamJoin):
+    """Partners are in the same tumbling window; the last columns are `JOIN_WINDOW_COLUMNS`.
+
+    Attributes:
+        size_ms: The length of a window.
+        offset_ms: Shifts every boundary.
+    """
+
+    state_kind: ClassVar[str] = "window-join"
+
+    size_ms: int
+    offset_ms: int = 0
+
+    @property
+    def partners(self) -> str:
+        offset = f" from {_length(self.offset_ms)}" if self.offset_ms else ""
+        return f"in tumbling windows of {_length(self.size_ms)}{offset}"
+
+    @property
+    def retention(self) -> str:
+        return "it keeps a record until the watermark reaches the end of its window"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class JoinAsOf(StreamJoin):
+    """The partner of a left record is the newest right one at its time; ``how`` is ``inner`` or ``left``.
+
+    Attributes:
+        tolerance_ms: How much earlier than the left record a right one is at most; None for any time.
+    """
+
+    state_kind: ClassVar[str] = "as-of-join"
+
+    tolerance_ms: int | None = None
+
+    @property
+    def partners(self) -> str:
+        within = "" if self.tolerance_ms is None else f", at most {_length(self.tolerance_ms)} before it"
+        return f"newest right up to left{within}"
+
+    @property
+    def retention(self) -> str:
+        until = "for ever"
+        if self.tolerance_ms is not None:
+            until = f"until the watermark is {_length(self.tolerance_ms)} past it"
+        left = "a left record until the watermark reaches it"
+        return f"it keeps {left}, and the newest right one of each key {until}"
+
+    def own_emission(self) -> Decision:
+        why = "no right record up to the time of a left one can come after the watermark of both sides"
+        return emitted_by_watermark(self, "when the watermark reaches the left record", why)
+
+    def checkpoint_obstacle(self) -> Obstacle:
+        return Obstacle("the watermark decides when it emits")
+
+    def unbounded_state(self) -> Decision | None:
+        if self.tolerance_ms is not None:
+            return None
+        why = "without tolerance= the newest right record of every key is kept for ever"
+        return Decision("unbounded", (why,), ("declare tolerance= a time after which it need not be found",))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class JoinLatest(StreamJoin):
+    """The partner of a left record is the right one that arrived last; ``how`` is ``inner`` or ``left``.
+
+    Attributes:
+        load: When the right side is loaded: when the watermark reaches this time in milliseconds, or for
+            ``"caught-up"`` the time at which the query began. None for at once.
+        ttl_ms: How long a right record is kept after its arrival, in processing time; None for ever.
+    """
+
+    state_kind: ClassVar[str] = "latest-join"
+
+    load: Literal["caught-up"] | int | None
+    ttl_ms: int | None
+
+    @property
+    def partners(self) -> str:
+        return "newest right on arrival"
+
+    @property
+    def retention(self) -> str:
+        kept = "for ever" if self.ttl_ms is None else f"for {_length(self.ttl_ms)} of processing time"
+        left = "" if self.load is None else "left records until the right side is loaded, and "
+        return f"it keeps {left}the newest right record of each key {kept}"
+
+    def own_emission(self) -> Decision:
+        if self.load is None:
+            return Decision("when a left record arrives", ("load=None does not wait for the right side",))
+        time = "the start of the query"
+        if isinstance(self.load, int):
+            time = datetime.fromtimestamp(self.load / 1000, UTC).isoformat()
+        why = f"before the watermark of both sides reaches {time}, left records wait for the right side"
+        return emitted_by_watermark(self, "when a left record arrives, once the right side is loaded", why)
+
+    def unbounded_state(self) -> Decision | None:
+        if self.ttl_ms is not None:
+            return None
+        change = f"declare ttl= of {self.name}, a time after which a right record counts no more"
+        return Decision(
+            "unbounded", ("ttl=None keeps the newest right record of every key for ever",), (change,)
+        )
+
+    def late_records(self) -> Decision | None:
+        return None
+
+    def checkpoint_obstacle(self) -> Obstacle:
+        return Obstacle("it emits as soon as a left record has arrived")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class JoinRegular(StreamJoin):
+    """Partners may arrive at any time while both are kept; ``how`` is ``inner`` or ``semi``.
+
+    Attributes:
+        ttl_ms: How long a record is kept after its arrival, in processing time; None for ever.
+    """
+
+    state_kind: ClassVar[str] = "regular-join"
+    keeps_timestamps: ClassVar[bool] = False
+
+    ttl_ms: int | None
+
+    @property
+    def partners(self) -> str:
+        kept = "for ever" if self.ttl_ms is None else f"{_length(self.ttl_ms)} after arrival"
+        return f"each record kept {kept}"
+
+    @property
+    def retention(self) -> str:
+        kept = "for ever" if self.ttl_ms is None else f"for {_length(self.ttl_ms)} of processing time"
+        return f"it keeps the records of both sides {kept}"
+
+    def state_values(self) -> str:
+        return f"rows of both sides, {self.how}, in processing time"
+
+    def unbounded_state(self) -> Decision | None:
+        if self.ttl_ms is not None:
+            return None
+        change = f"declare ttl= of {self.name}, a time after which no partner comes"
+        return Decision("unbounded", ("ttl=None keeps every record of both sides for ever",), (change,))
+
+    def late_records(self) -> Decision | None:
+        return None
+
+    def checkpoint_obstacle(self) -> Obstacle:
+        return Obstacle("it emits a pair as soon as both records have arrived")
+
+    @property
+    def needs_timestamps(self) -> bool:
+        return False
+
+
+def _length(length_ms: int) -> str:
+    return show_duration(length_ms * MILLISECOND) if length_ms else "0 s"

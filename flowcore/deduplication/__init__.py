@@ -1,0 +1,1 @@
+"""Deduplication by key group: `flowcore.deduplication.keyed`."""

@@ -1,0 +1,156 @@
+"""The interval join of two streams, as an operator on key groups.
+
+A left and a right row are partners if their keys are equal, and the right timestamp is at most ``before_ms``
+before the left one and at most ``after_ms`` after it.
+
+A left row can have partners until the watermark reaches its timestamp plus ``after_ms``, a right row until
+its timestamp plus ``before_ms``. Then it is removed. If it had no partner, and the join keeps unmatched rows
+of its side, it is emitted at that moment, with nulls instead of a partner. Rows without key are emitted at
+once.
+
+The timestamp of a pair is the later one of both rows, so no pair is late downstream. An unmatched row has its
+own timestamp. Therefore the emitted watermark is `IntervalJoin.watermark_delay_ms` older than the one
+that arrives.
+
+In processing time, the timestamp of a row is the time of its batch, and the clock is the watermark: an
+interval of the same length in both directions is the time to live of a regular join. No row is late then, and
+pairs have no timestamp.
+
+Times are integer milliseconds since the epoch, UTC.
+
+Source: Flink's interval join (``IntervalJoinOperator``), the delay of ``RowTimeIntervalJoin``, and its
+regular join (``StreamingJoinOperator``), which removes rows a time to live after they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, shift_times
+from flowcore.keyed.key_index import Ints
+from flowcore.keyed.operator import StepOutputs
+
+__all__ = ["IntervalJoin", "IntervalJoinGroup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalJoin(JoinConfig):
+    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`.
+
+    Attributes:
+        time: ``"event"``: the timestamps of rows, and watermarks; ``"processing"``: processing time, for
+            ``how="inner"`` and ``"semi"``. Then timestamps are not read.
+        before_ms: How much earlier than the left row a right row is at most, 0 or more.
+        after_ms: How much later than the left row a right row is at most, 0 or more.
+    """
+
+    before_ms: int
+    after_ms: int
+    time: Literal["event", "processing"] = "event"
+
+    @property
+    def partners(self) -> str:
+        # A time to live may change: it counts for all rows from then on.
+        return f"{self.before_ms} to {self.after_ms} ms" if self.time == "event" else "in processing time"
+
+    @property
+    def watermark_delay_ms(self) -> int:
+        """How much older than the watermark an emitted unmatched row may be."""
+        left, right = self.keeps_unmatched
+        return max(self.after_ms * left, self.before_ms * right)
+
+    def partners_ms(self, side: int, times_ms: Ints) -> tuple[Ints, Ints]:
+        """The first and the last timestamp of the partners that rows of a side may have."""
+        earlier_ms, later_ms = self.before_ms, self.after_ms
+        if side == RIGHT:
+            earlier_ms, later_ms = later_ms, earlier_ms
+        return shift_times(times_ms, -earlier_ms), shift_times(times_ms, later_ms)
+
+    def last_partner_ms(self, side: int, times_ms: Ints) -> Ints:
+        return self.partners_ms(side, times_ms)[1]
+
+    def open(self) -> IntervalJoinGroup:
+        return IntervalJoinGroup(self)
+
+
+class IntervalJoinGroup(JoinGroup[IntervalJoin]):
+    """A key group."""
+
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+        if self._config.time == "processing":
+            # Rows of this time can still come; a clock that was set back waits.
+            self._advance(max(clock_ms - 1, self._watermark_ms), out)
+
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
+        if self._config.time == "event":
+            self._advance(watermark_ms, out)
+
+    def _advance(self, watermark_ms: int, out: StepOutputs) -> None:
+        """Emit the unmatched rows for which no partner can come any more, and remove what has ended."""
+        self._watermark_ms = watermark_ms
+        for number, side in enumerate(self._sides):
+            places = side.end(watermark_ms)
+            if self._keeps[number] and len(places):
+                self._emit_alone(number, side.rows.take(places), side.times_ms[places], out)
+        self._remove_ended()
+
+    def header(self) -> Mapping[str, Any]:
+        """The watermark, the next id and, for readers of the state, how long rows are kept."""
+        return {
+            **super().header(),
+            "before_ms": self._config.before_ms,
+            "after_ms": self._config.after_ms,
+            "watermark_delay_ms": self._config.watermark_delay_ms,
+        }
+
+    def _times_of(self, rows: pa.RecordBatch) -> Ints:
+        if self._config.time == "processing":
+            return np.full(rows.num_rows, self._watermark_ms + 1)
+        return super()._times_of(rows)
+
+    def _timestamps(self, times_ms: Ints) -> pa.Array[Any]:
+        if self._config.time == "processing":
+            return pa.nulls(len(times_ms), pa.int64())
+        return super()._timestamps(times_ms)
+
+    def _join(
+        self,
+        rows: pa.RecordBatch,
+        is_right: npt.NDArray[np.bool_],
+        codes: Ints,
+        times_ms: Ints,
+        out: StepOutputs,
+    ) -> None:
+        """Emit the pairs of new rows with stored rows and with each other."""
+        left, right = self._sides
+        new_left, new_right = (np.flatnonzero(mine) for mine in (~is_right, is_right))
+        first_left, first_right = len(left), len(right)
+        self._add(RIGHT, rows, new_right, codes, times_ms)
+        found_right = right.find(codes[new_left], *self._config.partners_ms(LEFT, times_ms[new_left]))
+        found_left = left.find(codes[new_right], *self._config.partners_ms(RIGHT, times_ms[new_right]))
+        self._add(LEFT, rows, new_left, codes, times_ms)
+        for probing, places in found_right.pairs():
+            self._emit_pairs(first_left + probing, places, out)
+        for probing, places in found_left.pairs():
+            self._emit_pairs(places, first_right + probing, out)
+
+    def _emit_pairs(self, left_places: Ints, right_places: Ints, out: StepOutputs) -> None:
+        left, right = self._sides
+        if self._config.how in ("semi", "anti"):
+            new = left.match(left_places)
+            if self._config.how == "semi" and len(new):
+                self._emit_alone(LEFT, left.rows.take(new), left.times_ms[new], out)
+            return
+        taken = []
+        for side, places, keeps in zip(self._sides, (left_places, right_places), self._keeps, strict=True):
+            if keeps:
+                side.match(places)
+            taken.append(side.rows.take(places))
+        times_ms = np.maximum(left.times_ms[left_places], right.times_ms[right_places])
+        self._emit(taken[LEFT], taken[RIGHT], times_ms, out)

@@ -1,0 +1,182 @@
+"""The join of a stream with the newest row of another one, as an operator on key groups.
+
+Each left row is joined when it arrives, with the right row of its key that arrived last; of rows in one step
+the right ones count first. No row is late. A right row is kept until a newer one of its key arrives, or until
+its time to live is over in processing time.
+
+Left rows may wait until the right side is loaded. It is when the watermark of both sides reaches a time, when
+all inputs are idle, or at the end of input; then the left rows leave in the order of their arrival, with
+their own timestamps. Until then no watermark is emitted, so that these rows are not late downstream.
+
+Times are integer milliseconds since the epoch, UTC.
+
+Source: Flink's processing-time temporal join (``TemporalProcessTimeJoinOperator``), and FLIP-579 for the
+load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flowcore.elements import (
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    LatencyMarker,
+    RecordAttributes,
+    Watermark,
+    WatermarkStatus,
+)
+from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, shift_times
+from flowcore.keyed.key_index import Ints
+from flowcore.keyed.operator import StepOutputs
+
+__all__ = ["LatestJoin", "LatestJoinGroup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestJoin(JoinConfig):
+    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`; ``how`` is ``"inner"`` or ``"left"``.
+
+    Attributes:
+        load: When the right side is loaded: the watermark of this time; ``"caught-up"`` for the time at which
+            the query began; None for at once.
+        ttl_ms: How long a right row is kept after its arrival, in processing time; None for ever.
+    """
+
+    load: Literal["caught-up"] | int | None
+    ttl_ms: int | None
+
+    @property
+    def partners(self) -> str:
+        return "newest on arrival"  # load and time to live may change
+
+    def last_partner_ms(self, side: int, times_ms: Ints) -> Ints:
+        if side == LEFT or self.ttl_ms is None:
+            return np.full(len(times_ms), MAX_TIMESTAMP_MS)
+        return shift_times(times_ms, self.ttl_ms)
+
+    def open(self) -> LatestJoinGroup:
+        return LatestJoinGroup(self)
+
+
+class LatestJoinGroup(JoinGroup[LatestJoin]):
+    """A key group. The times of right rows are those of their arrival."""
+
+    def __init__(self, config: LatestJoin) -> None:
+        super().__init__(config)
+        self._loaded = config.load is None
+        self._began_ms: int | None = None
+        self._clock_ms = MIN_TIMESTAMP_MS
+        self._held_ms = MIN_TIMESTAMP_MS
+        self._backlog: bool | None = None
+
+    @property
+    def emits_control(self) -> bool:  # type: ignore[override]
+        """Whether left rows wait, and with them the watermarks and statuses downstream of them."""
+        return not self._loaded
+
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - nothing leaves
+        self._clock_ms = max(self._clock_ms, clock_ms)
+        if self._began_ms is None:
+            self._began_ms = clock_ms
+        self._end_rows()
+
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - as watermarks
+        self._backlog = attributes.backlog
+
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
+        """Emit a marker, unless left rows wait: their latency is how long the load takes."""
+        if self._loaded:
+            out.markers.append(marker)
+
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
+        """Load the right side if this is the time for which the left rows wait."""
+        if not self._loaded:
+            load = self._began_ms if self._config.load == "caught-up" else self._config.load
+            if load is None or watermark_ms >= load:
+                self._load(out)
+            else:
+                self._held_ms = watermark_ms
+
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
+        """Load the right side if no input has more rows."""
+        if not self._loaded and status.idle:
+            self._load(out)
+            if self._held_ms > MIN_TIMESTAMP_MS:
+                out.control(Watermark(self._held_ms))
+
+    def header(self) -> Mapping[str, Any]:
+        """When it began, the clock, what is loaded and, for readers of the state, how long rows are kept."""
+        return {
+            **super().header(),
+            "backlog": self._backlog,
+            "began_ms": self._began_ms,
+            "clock_ms": self._clock_ms,
+            "held_ms": self._held_ms,
+            "loaded": self._loaded,
+            "ttl_ms": self._config.ttl_ms,
+            # Left rows that wait may be of any time before the watermark that arrived.
+            "watermark_delay_ms": 0 if self._loaded else MAX_TIMESTAMP_MS,
+        }
+
+    def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
+        self._began_ms, self._clock_ms = header["began_ms"], header["clock_ms"]
+        self._held_ms, self._loaded = header["held_ms"], header["loaded"]
+        self._backlog = header["backlog"]
+        super().restore(header, pieces)
+        self._end_rows()
+
+    def _times_of(self, rows: pa.RecordBatch) -> Ints:
+        is_right = rows.column(self._config.side).to_numpy(zero_copy_only=False)
+        return np.where(is_right, self._clock_ms, super()._times_of(rows))
+
+    def _join(
+        self,
+        rows: pa.RecordBatch,
+        is_right: npt.NDArray[np.bool_],
+        codes: Ints,
+        times_ms: Ints,
+        out: StepOutputs,
+    ) -> None:
+        self._add(RIGHT, rows, np.flatnonzero(is_right), codes, times_ms)
+        new = np.flatnonzero(~is_right)
+        if self._loaded:
+            self._emit_joined(codes[new], times_ms[new], self._stored_columns(rows.take(new), LEFT), out)
+        else:
+            self._add(LEFT, rows, new, codes, times_ms)
+
+    def _load(self, out: StepOutputs) -> None:
+        """Emit the left rows that waited."""
+        self._loaded = True
+        if self._backlog is not None:
+            out.control(RecordAttributes(self._backlog))
+        left = self._sides[LEFT]
+        self._emit_joined(left.codes, left.times_ms, left.rows, out)
+        self._end_rows()
+
+    def _emit_joined(self, codes: Ints, times_ms: Ints, left: pa.RecordBatch, out: StepOutputs) -> None:
+        """Emit left rows with their partners of now."""
+        right = self._sides[RIGHT]
+        kept_ms = self._config.ttl_ms
+        first_ms = MIN_TIMESTAMP_MS if kept_ms is None else self._clock_ms - kept_ms + 1
+        ends = np.full(len(codes), first_ms), np.full(len(codes), self._clock_ms)
+        places, found = right.find(codes, *ends).newest()
+        if self._config.how == "inner":
+            left, places, times_ms = left.filter(pa.array(found)), places[found], times_ms[found]
+            found = found[found]
+        self._emit(left, right.rows.take(pa.array(places, pa.int64(), mask=~found)), times_ms, out)
+
+    def _end_rows(self) -> None:
+        """End the left rows that have left, and the right rows that are replaced or too old."""
+        if self._loaded:
+            self._sides[LEFT].end(MAX_TIMESTAMP_MS)
+        right = self._sides[RIGHT]
+        right.end(self._clock_ms)
+        right.end_replaced()
+        self._remove_ended()

@@ -1,0 +1,213 @@
+"""The stored rows of one side of a join, with an index by key and timestamp.
+
+A row is identified by its key and its id. It is written once when it arrives, and once more when it finds its
+first partner, if that must be remembered.
+
+Times are integer milliseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flowcore.elements import MIN_TIMESTAMP_MS
+from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.key_index import Ints
+
+__all__ = ["ID", "MATCHED", "TIME", "Matches", "SideRows"]
+
+ID, TIME, MATCHED = "@id", "@time_ms", "@matched"
+"""The first columns of stored rows; their key is in ``key0``, ``key1`` and so on."""
+_PAIRS_AT_ONCE = 1 << 17
+_Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The stored rows that probing rows match.
+
+    Attributes:
+        order: The places of the stored rows by key, timestamp and arrival.
+        start: For each probing row, where its matches begin in ``order``.
+        count: For each probing row, the number of its matches.
+    """
+
+    order: Ints
+    start: Ints
+    count: Ints
+
+    def newest(self) -> tuple[Ints, _Flags]:
+        """For each probing row, the place of the newest match, and whether there is one."""
+        found = self.count > 0
+        places = np.zeros(len(found), np.int64)
+        places[found] = self.order[(self.start + self.count - 1)[found]]
+        return places, found
+
+    def pairs(self) -> Iterator[tuple[Ints, Ints]]:
+        """The numbers of probing rows and the places of stored rows, a limited number of pairs at a time."""
+        ends = np.cumsum(self.count)
+        first = 0
+        while first < len(ends) and (done := int(ends[first] - self.count[first])) < ends[-1]:
+            last = max(int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, "right")), first + 1)
+            count = self.count[first:last]
+            begin = self.start[first:last] - (ends[first:last] - count - done)
+            probing = np.repeat(np.arange(first, last), count)
+            yield probing, self.order[np.repeat(begin, count) + np.arange(len(probing))]
+            first = last
+
+
+class SideRows:
+    """The rows of one side.
+
+    Args:
+        schema: The columns of a row: those of its key as ``key0`` and so on, then others.
+        last_partner_ms: From timestamps of rows to those of the last partners that they may have.
+    """
+
+    def __init__(self, schema: pa.Schema, last_partner_ms: Callable[[Ints], Ints]) -> None:
+        self._schema = schema
+        self._last_partner_ms = last_partner_ms
+        self.rows: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=schema)
+        self.codes, self._ids, self.times_ms, self._ends_ms = (np.empty(0, np.int64) for _ in range(4))
+        self._matched, self._unsaved = (np.empty(0, np.bool_) for _ in range(2))
+        self._watermark_ms = MIN_TIMESTAMP_MS
+        self._index: tuple[Ints, Ints, Ints] | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def add(self, codes: Ints, first_id: int, times_ms: Ints, rows: pa.RecordBatch) -> None:
+        """Append rows, with numbers of their keys; their ids count up."""
+        if rows.num_rows:
+            count = rows.num_rows
+            self._append(
+                rows,
+                (codes, np.arange(first_id, first_id + count), times_ms),
+                (np.zeros(count, np.bool_), np.ones(count, np.bool_)),
+            )
+
+    def find(self, codes: Ints, first_ms: Ints, last_ms: Ints) -> Matches:
+        """The rows with these keys, and timestamps from ``first_ms`` to ``last_ms``."""
+        if not len(self) or not len(codes):
+            return Matches(codes, codes, np.zeros(len(codes), np.int64))
+        order, times_ms, numbers = self._indexed()
+        width = len(times_ms) + 1
+        low = codes * width + np.searchsorted(times_ms, first_ms, "left")
+        high = codes * width + np.searchsorted(times_ms, last_ms, "right")
+        start = np.searchsorted(numbers, low)
+        return Matches(order, start, np.searchsorted(numbers, high) - start)
+
+    def match(self, places: Ints) -> Ints:
+        """Remember that rows have a partner; return those that had none, which are written again."""
+        new: Ints = np.unique(places[~self._matched[places]])
+        self._matched[new] = True
+        self._unsaved[new] = True
+        return new
+
+    def end(self, watermark_ms: int) -> Ints:
+        """End the rows for which no partner can come any more; return the places of those without partner.
+
+        They are in order of time. `remove_ended` frees their places.
+        """
+        before = self._has_ended()
+        self._watermark_ms = watermark_ms
+        (places,) = np.nonzero(self._has_ended() & ~before & ~self._matched)
+        found: Ints = places[np.argsort(self.times_ms[places], kind="stable")]
+        return found
+
+    def end_replaced(self) -> None:
+        """End each row that a newer one of its key replaces: up to the watermark, or of the same timestamp.
+
+        Of rows with the same key and timestamp, the one that arrived last is the newest.
+        """
+        order, _, numbers = self._indexed()
+        codes, times_ms = self.codes[order], self.times_ms[order]
+        replaced = (codes[:-1] == codes[1:]) & (times_ms[1:] <= self._watermark_ms)
+        self._ends_ms[order[:-1][replaced | (numbers[:-1] == numbers[1:])]] = MIN_TIMESTAMP_MS
+
+    def remove_ended(self) -> bool:
+        """Remove the rows that have ended, if they are more than half; True if rows were removed."""
+        ended = self._has_ended()
+        if 2 * int(ended.sum()) <= len(self):
+            return False
+        self._keep(~ended)
+        return True
+
+    def renumber(self, numbers: Ints) -> None:
+        """Replace the numbers of keys."""
+        self.codes, self._index = numbers[self.codes], None
+
+    def take_unsaved(self) -> pa.RecordBatch:
+        """The stored form of the rows that changed since the last call and have not ended."""
+        found = self._stored(self._unsaved & ~self._has_ended())
+        self._unsaved[:] = False
+        return found
+
+    def take_all(self) -> pa.RecordBatch:
+        """The stored form of all rows that have not ended."""
+        self._unsaved[:] = False
+        return self._stored(~self._has_ended())
+
+    def load(self, codes: Sequence[Ints], tables: Sequence[pa.RecordBatch]) -> None:
+        """Add stored rows; of several with one key and id the last one counts."""
+        for numbers, table in zip(codes, tables, strict=True):
+            ids, times_ms = table.column(ID).to_numpy(), table.column(TIME).to_numpy()
+            matched = table.column(MATCHED).to_numpy(zero_copy_only=False)
+            saved = np.zeros(table.num_rows, np.bool_)
+            self._append(table.select(self._schema.names), (numbers, ids, times_ms), (matched, saved))
+        order = np.lexsort((np.arange(len(self)), self._ids, self.codes))
+        codes_in_order, ids_in_order = self.codes[order], self._ids[order]
+        last = np.ones(len(self), np.bool_)
+        last[order[:-1]] = (np.diff(codes_in_order) != 0) | (np.diff(ids_in_order) != 0)
+        self._keep(last)
+
+    def _append(
+        self, rows: pa.RecordBatch, numbers: tuple[Ints, Ints, Ints], flags: tuple[_Flags, _Flags]
+    ) -> None:
+        before = (self.codes, self._ids, self.times_ms)
+        self.codes, self._ids, self.times_ms = map(_concat, before, numbers)
+        self._ends_ms = _concat(self._ends_ms, self._last_partner_ms(numbers[-1]))
+        self._matched, self._unsaved = map(_concat, (self._matched, self._unsaved), flags)
+        self.rows = concat_batches([self.rows, rows])
+        self._index = None
+
+    def _indexed(self) -> tuple[Ints, Ints, Ints]:
+        """Places by key and time, the distinct times, and for each place a number that sorts like it."""
+        if self._index is None:
+            times_ms, rank = np.unique(self.times_ms, return_inverse=True)
+            numbers = self.codes * (len(times_ms) + 1) + rank
+            order = np.argsort(numbers, kind="stable")
+            self._index = order, times_ms, numbers[order]
+        return self._index
+
+    def _has_ended(self) -> _Flags:
+        ended: _Flags = self._ends_ms <= self._watermark_ms
+        return ended
+
+    def _keep(self, which: _Flags) -> None:
+        if not which.all():
+            numbers = self.codes, self._ids, self.times_ms, self._ends_ms
+            self.codes, self._ids, self.times_ms, self._ends_ms = (each[which] for each in numbers)
+            self._matched, self._unsaved = self._matched[which], self._unsaved[which]
+            self.rows = self.rows.filter(pa.array(which))
+            self._index = None
+
+    def _stored(self, which: _Flags) -> pa.RecordBatch:
+        rows = self.rows.filter(pa.array(which))
+        columns: dict[str, pa.Array[Any]] = {
+            ID: pa.array(self._ids[which]),
+            **dict(zip(rows.schema.names, rows.columns, strict=True)),
+            TIME: pa.array(self.times_ms[which]),
+            MATCHED: pa.array(self._matched[which]),
+        }
+        return pa.record_batch(columns)
+
+
+def _concat(*parts: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.concatenate(parts)

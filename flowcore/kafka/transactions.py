@@ -1,0 +1,281 @@
+"""Transactional writing: the records of one slot and batch, with their ledger entry, in one transaction.
+
+A new producer of a slot first ends the transaction of the producer before it: Kafka aborts it, or completes
+it if its commit had begun, and lets the earlier producer write no more. Then the ledger tells whether the
+batch was committed, so no commit stays in doubt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from flowcore.delivery import LedgerEntry, LedgerTerms, SlotBatch, ledger_topic, transactional_id
+from flowcore.errors import BrokerError, DeliveryError, UnreachableBrokerError
+from flowcore.failpoints import failpoint
+
+__all__ = [
+    "EXPIRED", "LEDGER_CONFIGS", "Message", "MessageBatch", "SlotResult", "TransactionalWriter",
+]  # fmt: skip
+
+EXPIRED = "its transaction took too long, and Kafka has aborted it"
+"""Part of the error of a commit that came too late, as after a pause of the machine."""
+
+LEDGER_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+"""A ledger keeps the last entry of each slot for ever. Kafka compacts full segments, by default of 1 GiB."""
+
+_TIMEOUT_S = 300
+"""Time in which a transaction must be committed. After a kill, readers wait this long if nothing restarts."""
+_START_S = 120.0
+_ABORT_S = 10.0
+_READ_S = 60.0
+_FULL_S = 0.1
+_FIRST_STEP = 16
+"""How many offsets before its end a ledger is first searched: markers and aborted entries have some."""
+
+_AWAY = {
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - librdkafka's names
+    KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+    KafkaError._TRANSPORT,  # noqa: SLF001
+}
+
+Headers = list[tuple[str, str | bytes | None]]
+Message = tuple[str, bytes | None, bytes | None, Headers | None, int | None]
+"""Topic, key, value, headers and partition (None for the one of its key)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """Some messages of a slot.
+
+    Attributes:
+        records: How many of them count in the ledger; latency markers do not.
+        digest: The sum of the hashes of their ids.
+    """
+
+    messages: Iterable[Message]
+    records: int
+    digest: int
+
+
+@dataclass(slots=True)
+class SlotResult:
+    """What a slot did with a batch.
+
+    Attributes:
+        written: Number of messages by topic; none if the batch was written before.
+        refusal: Why the batch does not fit the ledger; nothing was written then.
+    """
+
+    written: dict[str, int] = field(default_factory=dict)
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalWriter:
+    """How the slots of a query write; it is sent to the tasks.
+
+    Attributes:
+        login: Address and security of the broker, for librdkafka.
+        checkpoint: The id of the query's checkpoint.
+        batch_bytes: The largest batch of messages that every topic accepts.
+        message_bytes: The largest message.
+    """
+
+    login: Mapping[str, str] = field(repr=False)
+    flow: str
+    query: str
+    checkpoint: str
+    terms: LedgerTerms
+    batch_bytes: int
+    message_bytes: int
+
+    def write(self, slot: int, batch: int, chunks: Iterable[MessageBatch]) -> SlotResult:
+        """Write the messages of one slot and batch, unless that was done before.
+
+        Raises:
+            BrokerError: The transaction was not committed; a repetition of the batch writes it.
+        """
+        context = SlotBatch(self.flow, self.query, self.checkpoint, batch, slot, self.terms)
+        result = SlotResult()
+        producer = self._start(slot)
+        try:
+            written = context.find_written(context.read_last(self._last_entry(slot)))
+            if written is None:
+                self._commit(producer, context, chunks, result)
+            else:
+                context.require_same(written, _count(context, chunks))
+        except DeliveryError as error:
+            result.refusal = str(error)
+        return result
+
+    def require_first(self, batch: int) -> None:
+        """Check that a checkpoint may begin to write with a batch: no other one has written to the ledger.
+
+        To be called before the first start, while no slot has written: each would refuse only for itself.
+
+        Raises:
+            BrokerError: The ledger cannot be read.
+            DeliveryError: Another checkpoint has written.
+        """
+        for slot in range(self._count_slots()):
+            context = SlotBatch(self.flow, self.query, self.checkpoint, batch, slot, self.terms)
+            context.find_written(context.read_last(self._last_entry(slot)))
+
+    def _start(self, slot: int) -> Producer:
+        producer = Producer(
+            {
+                **self.login,
+                "transactional.id": transactional_id(self.flow, self.query, slot),
+                "transaction.timeout.ms": _TIMEOUT_S * 1000,
+                "partitioner": "murmur2_random",  # that of Java's client: a key keeps its partition
+                "linger.ms": 50,
+                "batch.size": self.batch_bytes,
+                "message.max.bytes": self.message_bytes,
+                "queue.buffering.max.messages": 500_000,
+                "queue.buffering.max.kbytes": 128 << 10,
+                "log_level": 0,
+            }
+        )
+        try:
+            producer.init_transactions(_START_S)
+        except KafkaException as error:
+            raise self._failure(slot, "cannot begin a transaction", error) from error
+        return producer
+
+    def _commit(
+        self, producer: Producer, batch: SlotBatch, chunks: Iterable[MessageBatch], result: SlotResult
+    ) -> None:
+        records = digest = 0
+        began_s = time.time()  # which goes on while the machine is suspended
+        producer.begin_transaction()
+        try:
+            for chunk in chunks:
+                _produce(producer, chunk.messages, result.written)
+                records, digest = records + chunk.records, digest + chunk.digest
+                failpoint("transaction-rows")
+            entry = batch.entry(records, digest)
+            key = str(batch.slot).encode()
+            producer.produce(ledger_topic(self.flow, self.query), entry.encode(), key, batch.slot)
+        except BaseException as error:
+            with suppress(KafkaException):  # so that readers need not wait for the time-out
+                producer.abort_transaction(_ABORT_S)
+            if isinstance(error, KafkaException):
+                what = f"did not write batch {batch.batch}{_lateness(began_s)}"
+                raise self._failure(batch.slot, what, error) from error
+            raise
+        failpoint(f"transaction-commit-{batch.slot}")
+        try:
+            producer.commit_transaction()
+        except KafkaException as error:
+            # The end of this transaction is unknown. After the next producer's start it has one.
+            self._start(batch.slot)
+            if self._last_entry(batch.slot) != entry.encode():
+                what = f"did not commit batch {batch.batch}{_lateness(began_s)}"
+                raise self._failure(batch.slot, what, error) from error
+        failpoint(f"transaction-committed-{batch.slot}")
+
+    def _count_slots(self) -> int:
+        """The number of partitions of the ledger; it may have been written with more slots than there are."""
+        topic = ledger_topic(self.flow, self.query)
+        consumer = Consumer({**self.login, "group.id": "flowcore-ledger", "log_level": 0})
+        try:
+            found = consumer.list_topics(topic, timeout=_START_S).topics[topic].partitions
+        except KafkaException as error:
+            raise self._failure(0, "cannot read its ledger", error) from error
+        finally:
+            consumer.close()
+        return len(found)
+
+    def _last_entry(self, slot: int) -> bytes | None:
+        """The last committed entry of a slot. Its transactions have ended, so nothing is hidden."""
+        topic = ledger_topic(self.flow, self.query)
+        consumer = Consumer(
+            {
+                **self.login,
+                "group.id": "flowcore-ledger",  # required by the client; no group is joined
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 5,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        try:
+            first, end = consumer.get_watermark_offsets(TopicPartition(topic, slot), timeout=_START_S)
+            start, step = end, _FIRST_STEP
+            while start > first:
+                start, step = max(first, end - step), step * 16
+                found = _read_last(consumer, TopicPartition(topic, slot, start))
+                if found is not None:
+                    return found
+        except KafkaException as error:
+            raise self._failure(slot, "cannot read its ledger", error) from error
+        finally:
+            consumer.close()
+        return None
+
+    def _failure(self, slot: int, what: str, error: KafkaException) -> BrokerError:
+        reason = error.args[0]
+        text = reason.str() if isinstance(reason, KafkaError) else str(error)
+        kind = UnreachableBrokerError if _is_outage(reason) else BrokerError
+        return kind(
+            f"slot {slot} of query {self.query!r} {what} at {self.login['bootstrap.servers']} ({text}): "
+            "readers see nothing of it, and the next start writes it; check the broker, and that no other "
+            f"run writes as {transactional_id(self.flow, self.query, slot)!r}"
+        )
+
+
+def _lateness(began_s: float) -> str:
+    return f": {EXPIRED}," if time.time() - began_s > _TIMEOUT_S else ""
+
+
+def _is_outage(reason: object) -> bool:
+    """Whether a broker did not answer; it may also have refused, as after another producer has begun."""
+    return isinstance(reason, KafkaError) and (reason.retriable() or reason.code() in _AWAY)
+
+
+def _count(context: SlotBatch, chunks: Iterable[MessageBatch]) -> LedgerEntry:
+    """The entry of messages that were written before."""
+    records = digest = 0
+    for chunk in chunks:
+        records, digest = records + chunk.records, digest + chunk.digest
+    return context.entry(records, digest)
+
+
+def _produce(producer: Producer, messages: Iterable[Message], written: dict[str, int]) -> None:
+    """Hand messages to the client, which sends them in the background; its commit reports failures."""
+    produce = producer.produce
+    for topic, key, value, headers, partition in messages:
+        written[topic] = written.get(topic, 0) + 1
+        place = -1 if partition is None else partition
+        while True:
+            try:
+                produce(topic, value, key, place, headers=headers)
+                break
+            except BufferError:  # the client's queue is full
+                producer.poll(_FULL_S)
+
+
+def _read_last(consumer: Consumer, place: TopicPartition) -> bytes | None:
+    """The value of the last committed message from an offset on."""
+    consumer.assign([place])
+    deadline = time.monotonic() + _READ_S
+    found = None
+    while time.monotonic() < deadline:
+        message = consumer.poll(_FULL_S)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            found = message.value()
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name
+            return found
+        elif not error.retriable():
+            raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's name

@@ -1,0 +1,48 @@
+"""Facts about a partition that tasks keep in a checkpoint, by the offset from which they hold.
+
+A task reads a part of a partition, and what it has to know may have arrived in an earlier batch. So it
+writes what holds after its part. A fact at an offset depends on nothing but the topic: a batch that runs
+again finds the same, and a file of a batch that failed is right.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["OffsetFiles"]
+
+_KEPT = 100
+"""Files of a partition: as many as Spark keeps batches, which may run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFiles:
+    """The files of one partition.
+
+    Attributes:
+        folder: The folder that has only these files.
+    """
+
+    folder: Path
+
+    def read(self, offset: int) -> Any:
+        """What holds at an offset, as JSON-able data; None if nothing was written."""
+        earlier = [each for each in self._offsets() if each <= offset]
+        return json.loads(self._file(max(earlier)).read_text()) if earlier else None
+
+    def write(self, offset: int, fact: Any) -> None:
+        """Write what holds from an offset on, and remove files that no batch needs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / f".{offset}.{os.getpid()}"
+        part.write_text(json.dumps(fact))
+        part.replace(self._file(offset))
+        for each in sorted(self._offsets())[:-_KEPT]:
+            self._file(each).unlink(missing_ok=True)
+
+    def _file(self, offset: int) -> Path:
+        return self.folder / f"{offset}.json"
+
+    def _offsets(self) -> list[int]:
+        return [int(each.stem) for each in self.folder.glob("*.json")]

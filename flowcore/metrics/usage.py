@@ -1,0 +1,40 @@
+"""What a run uses of its machine: memory, open files and threads of its process and all below it.
+
+They are the driver, Spark's JVM and the Python workers of a local master. The memory is the resident set;
+pages that processes share count for each of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+__all__ = ["Usage", "process_family", "read_usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and its descendants use."""
+
+    memory_bytes: int
+    open_files: int
+    threads: int
+
+
+def process_family(pid: int) -> list[psutil.Process]:
+    """A process and its descendants; none if it has ended. Each of them may end at any time."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def read_usage(pid: int) -> Usage | None:
+    """What a process uses now, with its descendants; None if it has ended."""
+    found = []
+    for process in process_family(pid):
+        with suppress(psutil.Error):  # it has ended, or belongs to another user
+            found.append((process.memory_info().rss, process.num_fds(), process.num_threads()))
+    return Usage(*map(sum, zip(*found, strict=True))) if found else None

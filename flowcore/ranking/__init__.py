@@ -1,0 +1,1 @@
+"""Ranking by key group: `flowcore.ranking.keyed`."""

@@ -1,0 +1,212 @@
+"""Totals of changing rows: what an aggregate keeps of the values of one column, to take values back.
+
+Sums are exact: taking a value back leaves what the sum would be without it, which floating-point addition
+does not. A sum is an integer: of 64-bit integers it wraps around as Spark's, of decimals it has their scale,
+and of floating-point numbers it counts the smallest positive one, of which all others are multiples.
+Infinities and not-a-number are counted by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flowcore.keyed.key_index import to_key_values
+from flowcore.keyed.plain import NAN
+from flowcore.windows.built_in import BuiltIn
+
+__all__ = ["Argument", "Total", "is_summable"]
+
+_SIGN, _BITS = 1 << 63, (1 << 64) - 1
+_SMALLEST = 1074
+"""The smallest positive number is 2 to the power of minus this."""
+_MAX_DIGITS = 38
+_EXACT = Context(prec=2 * _MAX_DIGITS)
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A column whose values are aggregated.
+
+    Attributes:
+        sums: A sum is kept.
+        counts: It is counted how often each value is there, for the least, the greatest and the number of
+            distinct ones.
+    """
+
+    column: str
+    type: pa.DataType
+    sums: bool
+    counts: bool
+
+    @property
+    def floating(self) -> bool:
+        return pa.types.is_floating(self.type)
+
+    @property
+    def scale(self) -> int:
+        """How many digits a decimal has after the point."""
+        return self.type.scale if isinstance(self.type, pa.Decimal128Type) else 0
+
+    def read(self, column: pa.Array[Any]) -> list[Any]:
+        """The values of a column without nulls, as Python objects; -0.0 is 0.0."""
+        if self.floating:
+            column = pc.add(column.cast(pa.float64()), 0.0) if self.counts or self.sums else column
+        return to_key_values(column)
+
+    def to_integer(self) -> Callable[[Any], int]:
+        """Converts finite values to what is summed."""
+        if self.floating:
+            return _to_multiple
+        if pa.types.is_decimal(self.type):
+            scale = self.scale
+            return lambda value: int(value.scaleb(scale, _EXACT))
+        return int
+
+    def write_sum(self, total: int) -> str:
+        """A sum as text for the state."""
+        if not self.floating:
+            return str(total)
+        zeros = (total & -total).bit_length() - 1 if total else 0
+        return f"{total >> zeros:x}p{zeros - _SMALLEST}"
+
+    def read_sum(self, text: str) -> int:
+        """The sum that `write_sum` wrote."""
+        if not self.floating:
+            return int(text)
+        number, _, power = text.partition("p")
+        return int(number, 16) << (int(power) + _SMALLEST)
+
+
+class Total:
+    """The values of one column in one group.
+
+    Attributes:
+        records: How many values it has.
+        total: Their sum, of those that are finite.
+        values: How often each value is there; of a column that is only summed, those that are not finite.
+    """
+
+    __slots__ = ("_greatest", "_least", "records", "total", "values")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.total = 0
+        self.values: dict[Any, int] = {}
+        self._least: Any = _UNKNOWN
+        self._greatest: Any = _UNKNOWN
+
+    def count(self, value: Any, change: int) -> None:
+        """Insert or retract a value."""
+        before = self.values.get(value, 0)
+        if before + change:
+            self.values[value] = before + change
+            if before:
+                return
+            if self._least is not _UNKNOWN and _is_less(value, self._least):
+                self._least = value
+            if self._greatest is not _UNKNOWN and _is_less(self._greatest, value):
+                self._greatest = value
+            return
+        self.values.pop(value, None)
+        # The next value is looked for when it is asked for: once in a step, whatever was taken back.
+        if value is self._least or value == self._least:
+            self._least = _UNKNOWN
+        if value is self._greatest or value == self._greatest:
+            self._greatest = _UNKNOWN
+
+    def set(self, value: Any, count: int) -> None:
+        """Set how often a value is there, as it was stored."""
+        if count:
+            self.values[value] = count
+        else:
+            self.values.pop(value, None)
+        self._least = self._greatest = _UNKNOWN
+
+    def result(self, aggregate: BuiltIn, argument: Argument, kind: pa.DataType) -> Any:
+        """The result of an aggregate of the type of its output."""
+        match aggregate.function:
+            case "count":
+                return len(self.values) if aggregate.distinct else self.records
+            case "count_if":
+                return self.total
+        if not self.records:
+            return None
+        match aggregate.function:
+            case "min":
+                return self._find_least()
+            case "max":
+                return self._find_greatest()
+            case "sum":
+                return self._sum(argument, kind)
+            case _:
+                return self._mean(argument, kind)
+
+    def _sum(self, argument: Argument, kind: pa.DataType) -> Any:
+        if argument.floating:
+            return self._divide(1)
+        if pa.types.is_decimal(kind):
+            return _to_decimal(self.total, kind)
+        return (self.total + _SIGN & _BITS) - _SIGN
+
+    def _mean(self, argument: Argument, kind: Any) -> Any:
+        if argument.floating:
+            return self._divide(self.records)
+        if not pa.types.is_decimal(kind):
+            return self._sum(argument, pa.int64()) / self.records
+        total = self.total * 10 ** (kind.scale - argument.scale)
+        rounded = (2 * abs(total) + self.records) // (2 * self.records)  # a half is rounded up, as in Spark
+        return _to_decimal(rounded if total >= 0 else -rounded, kind)
+
+    def _divide(self, records: int) -> float:
+        """The sum, divided by a number, of floating-point values."""
+        if self.values:
+            odd = [value for value in (NAN, float("inf"), float("-inf")) if value in self.values]
+            if odd:
+                return odd[0] if len(odd) == 1 else NAN
+        try:
+            return self.total / (records << _SMALLEST)
+        except OverflowError:
+            return float("inf") if self.total > 0 else float("-inf")
+
+    def _find_least(self) -> Any:
+        if self._least is _UNKNOWN:
+            numbers = (value for value in self.values if value is not NAN)
+            self._least = min(numbers, default=NAN)
+        return self._least
+
+    def _find_greatest(self) -> Any:
+        if self._greatest is _UNKNOWN:
+            self._greatest = NAN if NAN in self.values else max(self.values)
+        return self._greatest
+
+
+def is_summable(kind: pa.DataType) -> bool:
+    """Whether there is a sum of values of a type."""
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+
+
+def _is_less(one: Any, other: Any) -> bool:
+    """Spark's order: not-a-number is above all numbers."""
+    if one is NAN or other is NAN:
+        return other is NAN and one is not NAN
+    return bool(one < other)
+
+
+def _to_multiple(value: float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return numerator << (_SMALLEST + 1 - denominator.bit_length())
+
+
+def _to_decimal(total: int, kind: Any) -> Decimal | None:
+    """A decimal number of so many units, None if it has too many digits."""
+    if abs(total) >= 10**kind.precision:
+        return None
+    return Decimal(total).scaleb(-kind.scale, _EXACT)

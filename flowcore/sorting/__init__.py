@@ -1,0 +1,1 @@
+"""Sorting by event time: `flowcore.sorting.keyed`."""

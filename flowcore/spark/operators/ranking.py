@@ -1,0 +1,83 @@
+"""Ranking in a live query: from a branch of records to a branch of those whose rank has changed."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from flowcore.api.operators import Ranked
+from flowcore.errors import PlanError
+from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
+from flowcore.ranking.keyed import RANK, Ranking, is_sortable
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP, KeyGroupContext
+from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
+
+__all__ = ["prepare_ranking"]
+
+
+def prepare_ranking(
+    node: Ranked, branched: BranchedFrame, branches: Sequence[Branch], context: KeyGroupContext
+) -> KeyedStep:
+    """Ranking of a branch's records."""
+    del branched
+    (branch,) = branches
+    physical = branch.physical_names
+    used = context.query.used_columns[node] | {name.lower() for name in node.buffer_key or ()}
+    if node in context.query.buffers:
+        used |= {name.lower() for name in node.columns}
+    names = [name for name in node.inputs[0].columns if name.lower() in used]
+    ordered = [name for name, _ in node.order]
+    passed = {TIMESTAMP: RECORD_TIMESTAMP, **{name: name for name in context.coordinates}}
+    passed |= {f"{PASSED}{name}": f"{PASSED}{name}" for name in names}
+    results = {name: f"{PASSED}{name}" for name in names}
+    if node.rank is not None and node.rank.lower() in used:
+        results[node.rank] = RANK
+    return KeyedStep(
+        node=node,
+        context=context,
+        keys=node.by,
+        branch=branch,
+        columns={
+            **{name: physical[name.lower()] for name in node.by},
+            **{f"{PASSED}{name}": physical[name.lower()] for name in dict.fromkeys([*names, *ordered])},
+        },
+        make=lambda records, _: _make_ranking(node, records, passed),
+        outputs={
+            RESULTS: StepOutput(
+                nodes=[node],
+                number=next(context.numbers),
+                columns=results,
+                record_id=lambda found: context.result_id(node, found, *_rank(node, found)),
+            )
+        },
+        result_key=[*(f"{PASSED}{name}" for name in node.by), *([RANK] if node.rank is not None else [])],
+    )
+
+
+def _make_ranking(node: Ranked, records: pa.Schema, passed: Mapping[str, str]) -> Ranking:
+    for name, _ in node.order:
+        kind = records.field(f"{PASSED}{name}").type
+        if not is_sortable(kind):
+            msg = (
+                f"operator {node.name!r}: order by {name!r}, which is {kind}: which value is larger is not "
+                "defined for arrays, maps and structs; order by one of its fields"
+            )
+            raise PlanError(msg)
+    is_latest = node.rank is None
+    by_time = is_latest and node.time == "event"
+    order = tuple((f"{PASSED}{name}", descending) for name, descending in node.order)
+    return Ranking(
+        keys=node.by,
+        n=node.n,
+        order=((RECORD_TIMESTAMP, True),) if by_time else order,
+        newest_first=is_latest,
+        timestamp=RECORD_TIMESTAMP if by_time else None,
+        rows=records,
+        passed=passed,
+        ttl_ms=node.ttl_ms,
+    )
+
+
+def _rank(node: Ranked, found: Mapping[str, str]) -> list[str]:
+    """The rank of a row as a part of its id, since it may have several one after the other."""
+    return [] if node.rank is None else [f"CAST({found[RANK]} AS STRING)"]

@@ -1,0 +1,233 @@
+"""Joins of two streams in a live query: from two branches to branches of pairs and of late records.
+
+The records of both sides are in one frame and in one shuffle. A record has the columns of its own side, and a
+column that says which side that is. A window join is an interval join of rows whose time is the last
+millisecond of their window, and a regular join is one in processing time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flowcore.api.operators import (
+    JoinAsOf,
+    JoinInterval,
+    JoinLatest,
+    JoinRegular,
+    JoinWindow,
+    SideOutput,
+    StreamJoin,
+)
+from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS
+from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.errors import PlanError
+from flowcore.joins.asof import AsOfJoin
+from flowcore.joins.group import JoinConfig
+from flowcore.joins.interval import IntervalJoin
+from flowcore.joins.latest import LatestJoin
+from flowcore.keyed.output_columns import LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import RECORD_ORDINAL, TIMESTAMP_MS
+from flowcore.spark.frame.sql import displayable_timestamp, literal
+from flowcore.spark.operators.key_group_context import (
+    COORDINATE_PREFIX,
+    PREFIX,
+    RECORD_TIMESTAMP,
+    KeyGroupContext,
+)
+from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
+
+__all__ = ["prepare_stream_join"]
+
+_SIDE = f"{PREFIX}is_right"
+_WINDOW_LAST = f"{PREFIX}window_last_ms"
+_ONE_SIDED = ("semi", "anti")
+"""The joins whose output has no right record."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The left or the right input of a join.
+
+    Attributes:
+        prefix: Begins the names that its columns have in key groups.
+        in_output: Its records are part of the output.
+        results: Its columns in the output besides the key, as far as they are used.
+        late: The operators that read its late records.
+        late_columns: The columns that they use.
+        columns: All columns that its records need besides the key: the physical ones by name.
+    """
+
+    branch: Branch
+    prefix: str
+    in_output: bool
+    results: Sequence[str]
+    late: Sequence[SideOutput]
+    late_columns: Sequence[str]
+    columns: Mapping[str, str]
+
+
+def prepare_stream_join(
+    node: StreamJoin, branched: BranchedFrame, branches: Sequence[Branch], context: KeyGroupContext
+) -> KeyedStep:
+    """A join of the records of two branches, left and right; late records leave if they are read."""
+    left, right = (_describe_side(node, number, branch, context) for number, branch in enumerate(branches))
+    texts = {_SIDE: ("false", "true")}
+    if isinstance(node, JoinWindow):
+        texts[_WINDOW_LAST] = (_window_last(node),) * 2
+    for mine, theirs in node.on:
+        _require_same_type(node, branched, left.branch, right.branch, mine, theirs)
+        texts[mine] = left.branch.column(mine), right.branch.column(theirs)
+    names = {name: next(branched.names) for name in texts}
+    is_left, is_right = map(branched.is_in, branches)
+    branched.set(
+        {
+            names[name]: f"CASE WHEN {is_left} THEN {mine} WHEN {is_right} THEN {theirs} END"
+            for name, (mine, theirs) in texts.items()
+        }
+    )
+    outputs = {RESULTS: _describe_pairs(node, left, right, context)}
+    for output, side in ((LATE_LEFT, left), (LATE_RIGHT, right)):
+        if side.late:
+            outputs[output] = StepOutput(
+                nodes=side.late,
+                number=next(context.numbers),
+                columns={name: f"{side.prefix}{name}" for name in side.late_columns},
+                passed=side.branch,
+            )
+    return KeyedStep(
+        node=node,
+        context=context,
+        keys=node.by,
+        branch=Branch(
+            left.branch.number,
+            names,
+            has_coordinates=left.branch.has_coordinates or right.branch.has_coordinates,
+            has_record_id=left.branch.has_record_id or right.branch.has_record_id,
+        ),
+        columns={
+            **names,
+            **{f"{side.prefix}{name}": now for side in (left, right) for name, now in side.columns.items()},
+        },
+        make=lambda records, _: _make_join(node, records, left, right, context),
+        outputs=outputs,
+        record=f"{names[_SIDE]} IS NOT NULL",
+        spreads_null_keys=True,  # they join nothing
+    )
+
+
+def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGroupContext) -> _Side:
+    used = context.query.used_columns
+    late = context.side_outputs.get((LATE_LEFT, LATE_RIGHT)[number], ())
+    read = {column.lower() for each in late for column in used[each]}
+    in_output = number == 0 or node.how not in _ONE_SIDED
+    own = {name.lower() for name in node.inputs[number].columns} - {name.lower() for name in node.by}
+    own &= used[node] if in_output else set()
+    return _Side(
+        branch=branch,
+        prefix=f"{PREFIX}{('left', 'right')[number]}_",
+        in_output=in_output,
+        results=[name for name in node.columns if name.lower() in own],
+        late=late,
+        late_columns=[name for name in branch.columns if name.lower() in read],
+        columns={name: now for name, now in branch.columns.items() if name.lower() in read | own},
+    )
+
+
+def _window_last(node: JoinWindow) -> str:
+    """SQL text of the last millisecond of a record's window."""
+    size_ms = node.size_ms
+    since = f"pmod(pmod({TIMESTAMP_MS}, {size_ms}L) - {node.offset_ms % size_ms}L, {size_ms}L)"
+    left = f"({size_ms - 1}L - {since})"
+    last = f"{MAX_TIMESTAMP_MS}L"
+    return f"CASE WHEN {TIMESTAMP_MS} > {last} - {left} THEN {last} ELSE {TIMESTAMP_MS} + {left} END"
+
+
+def _require_same_type(  # noqa: PLR0917 - the join, then a pair of columns
+    node: StreamJoin, branched: BranchedFrame, left: Branch, right: Branch, mine: str, theirs: str
+) -> None:
+    types = [
+        branched.frame.schema[branch.physical_names[name.lower()]].dataType.simpleString().upper()
+        for branch, name in ((left, mine), (right, theirs))
+    ]
+    if types[0] != types[1]:
+        msg = (
+            f"operator {node.name!r}: {mine!r} of {node.inputs[0].name!r} is {types[0]}, and {theirs!r} of "
+            f"{node.inputs[1].name!r} is {types[1]}: equal values would be in different key groups; cast one "
+            f"of them, for instance with_columns({theirs}='CAST({theirs} AS {types[0]})')"
+        )
+        raise PlanError(msg)
+
+
+def _make_join(
+    node: StreamJoin, records: pa.Schema, left: _Side, right: _Side, context: KeyGroupContext
+) -> JoinConfig:
+    stored, rejected = [], []
+    for side in (left, right):
+        own = [f"{side.prefix}{name}" for name in side.results]
+        places = {f"{side.prefix}{name}": name for name in context.coordinates}
+        stored.append({**dict(zip(own, own, strict=True)), **places} if side.in_output else {})
+        late = (RECORD_TIMESTAMP, *(f"{side.prefix}{name}" for name in side.columns), *context.coordinates)
+        rejected.append(late if side.late else ())
+    drops = node.late == "drop"
+    fields: dict[str, Any] = {
+        "keys": node.by,
+        "side": _SIDE,
+        "timestamp": _WINDOW_LAST if isinstance(node, JoinWindow) else RECORD_TIMESTAMP,
+        "how": node.how,
+        "rows": records,
+        "left": stored[0],
+        "right": stored[1],
+        "late_left": None if drops else rejected[0],
+        "late_right": None if drops else rejected[1],
+    }
+    match node:
+        case JoinAsOf():
+            return AsOfJoin(**fields, tolerance_ms=node.tolerance_ms)
+        case JoinLatest():
+            return LatestJoin(**fields, load=node.load, ttl_ms=node.ttl_ms)
+        case JoinRegular():
+            ttl_ms = MAX_TIMESTAMP_MS if node.ttl_ms is None else node.ttl_ms
+            return IntervalJoin(**fields, before_ms=ttl_ms, after_ms=ttl_ms, time="processing")
+        case JoinInterval():
+            return IntervalJoin(**fields, before_ms=node.before_ms, after_ms=node.after_ms)
+        case _:
+            return IntervalJoin(**fields, before_ms=0, after_ms=0)
+
+
+def _describe_pairs(node: StreamJoin, left: _Side, right: _Side, context: KeyGroupContext) -> StepOutput:
+    """The branch of pairs and unmatched records."""
+    sides = (left, right) if right.in_output else (left,)
+    names = {name.lower(): name for name in (*node.by, *JOIN_WINDOW_COLUMNS)}
+    names |= {name.lower(): f"{side.prefix}{name}" for side in sides for name in side.results}
+
+    def find_origin(side: _Side, found: Mapping[str, str]) -> str:
+        """A side's record within the id of a pair; empty if the pair has no record of the side."""
+        place = {name: found[f"{side.prefix}{name}"] for name in context.coordinates}
+        origin = f"coalesce({context.origins(place)}, '')"
+        if not context.has_ordinals:
+            return origin
+        ordinal = place[COORDINATE_PREFIX + RECORD_ORDINAL]
+        return f"concat({origin}, CASE WHEN {ordinal} <> '0' THEN ':' || {ordinal} ELSE '' END)"
+
+    def record_id(found: Mapping[str, str]) -> str:
+        origins = ", '+', ".join(find_origin(side, found) for side in sides)
+        return f"concat({literal(f'{context.record_ids.states[node]}:')}, {origins})"
+
+    def compute_bounds(found: Mapping[str, str]) -> Mapping[str, str]:
+        if not isinstance(node, JoinWindow):
+            return {}
+        end = f"({found[TIMESTAMP]} + 1)"
+        bounds = (displayable_timestamp(f"({end} - {node.size_ms}L)"), displayable_timestamp(end))
+        return dict(zip(JOIN_WINDOW_COLUMNS, bounds, strict=True))
+
+    used = context.query.used_columns[node]
+    return StepOutput(
+        nodes=[node],
+        number=next(context.numbers),
+        columns={name: names[name.lower()] for name in node.columns if name.lower() in used},
+        computed=compute_bounds,
+        record_id=record_id,
+    )

@@ -1,0 +1,81 @@
+"""Watch: a run ends if a topic that it writes takes smaller messages than when the run began.
+
+Kafka's Java client sends its batches as large as they were allowed to be then. A batch that is refused is
+split into pieces of that size, so it is sent again and again, without end and without an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from flowcore.background import PeriodicThread
+from flowcore.errors import BrokerError, LoweredLimitError
+from flowcore.kafka.topics import TopicLimits, topic_limits
+from flowcore.planner.model import LiveQuery
+from flowcore.settings import Settings
+from flowcore.spark.context import names_by_broker
+
+__all__ = ["LimitWatch"]
+
+_INTERVAL_S = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class LimitWatch:
+    """The limits of the topics that a run writes to; a context manager with a thread that reads them.
+
+    Args:
+        interval_s: Seconds between two requests to a broker.
+    """
+
+    def __init__(self, settings: Settings, interval_s: float = _INTERVAL_S) -> None:
+        self._settings = settings
+        self._queries: list[LiveQuery] = []
+        self._known: dict[str, TopicLimits] = {}
+        self._lowered: dict[str, int] = {}
+        self._watching = PeriodicThread("limits", self._read, interval_s)
+
+    def __enter__(self) -> Self:
+        self._watching.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watching.__exit__(None, None, None)
+
+    def begin(self, limits: Iterable[tuple[LiveQuery, Mapping[str, TopicLimits]]]) -> None:
+        """Watch the topics of queries, with the limits by which they were compiled."""
+        for query, known in limits:
+            self._known |= known
+            self._queries.append(query)
+
+    def check(self) -> None:
+        """Check that no limit was lowered.
+
+        Raises:
+            LoweredLimitError: One was, so that messages may never be accepted.
+        """
+        for name, largest in self._lowered.items():
+            msg = (
+                f"topic {name!r} takes messages of at most {largest} bytes, and took "
+                f"{self._known[name].max_message_bytes} when the run began (max.message.bytes): batches of "
+                "then would be sent again without end, so the run ends; nothing is lost: start it again, and "
+                "it writes smaller ones"
+            )
+            raise LoweredLimitError(msg)
+
+    def _read(self) -> None:
+        topics = {topic for query in self._queries for topic in query.topics_written}
+        for servers, names in names_by_broker(topics, self._settings).items():
+            try:
+                found = topic_limits(servers, names)
+            except BrokerError:  # the queries themselves report it
+                _log.debug("the limits of %s cannot be read", names, exc_info=True)
+                continue
+            self._lowered |= {
+                name: limits.max_message_bytes
+                for name, limits in found.items()
+                if limits.max_message_bytes < self._known[name].max_message_bytes
+            }

@@ -1,0 +1,51 @@
+"""Event times of records as SQL text: their milliseconds, and which are too far ahead of the clock."""
+
+from datetime import timedelta
+
+from pyspark.sql import DataFrame
+
+from flowcore.durations import show_duration
+from flowcore.errors import PlanError
+from flowcore.spark.frame.rows import TIMESTAMP_MS
+from flowcore.spark.frame.sql import displayable_timestamp, literal
+
+__all__ = ["milliseconds", "require_time", "too_far_ahead"]
+
+
+def milliseconds(rows: DataFrame, time: str) -> str:
+    """The milliseconds of an expression that is BIGINT or TIMESTAMP."""
+    return f"unix_millis({time})" if _type(rows, time) == "timestamp" else time
+
+
+def require_time(rows: DataFrame, time: str, operator: str, shown: str) -> None:
+    """Check the type of an expression whose type was not known before.
+
+    Raises:
+        PlanError: It is neither BIGINT nor TIMESTAMP.
+    """
+    kind = _type(rows, time)
+    if kind not in ("bigint", "timestamp"):
+        msg = (
+            f"operator {operator!r}: event_time {shown!r} is {kind.upper()}: neither BIGINT (milliseconds "
+            "since 1970) nor TIMESTAMP, so no record would have a time; cast it, for instance "
+            "'cast(... as TIMESTAMP)'"
+        )
+        raise PlanError(msg)
+
+
+def too_far_ahead(time: str, limit_ms: int, condition: str = "true") -> tuple[str, str]:
+    """Whether the condition holds and a time is too far ahead of the clock, and the reason, as SQL text."""
+    shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
+    after = literal(
+        f" UTC, over {show_duration(timedelta(milliseconds=limit_ms))} ahead of the clock "
+        "(watermark.max-ahead): windows would close too early"
+    )
+    return (
+        f"{condition} AND {time} > unix_millis(current_timestamp()) + {limit_ms}",
+        f"concat('has the event time ', {shown}, {after})",
+    )
+
+
+def _type(rows: DataFrame, time: str) -> str:
+    ((_, kind),) = rows.selectExpr(f"{time} AS {TIMESTAMP_MS}").dtypes
+    return str(kind)

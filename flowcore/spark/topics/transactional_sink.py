@@ -1,0 +1,76 @@
+"""The sink of a query that delivers exactly once: each batch is written by slots, a transaction each.
+
+A record with a key goes to the slot of its key; without a key it goes to the slot of its source partition or
+operator. So a key's records stay in the order in which one task emits them, and a repeated batch has the same
+records in each slot. `flowcore.delivery` decides what a slot writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+
+from pyspark.sql import DataFrame
+
+from flowcore.errors import DeliveryError
+from flowcore.failpoints import failpoint
+from flowcore.kafka.transactions import TransactionalWriter
+from flowcore.spark.topics.slot_task import RESULT_TYPES, write_slot
+
+__all__ = ["TransactionalSink"]
+
+_SLOT = "_slot"
+_ID = "CASE WHEN get(headers, 0).key = 'flowcore-id' THEN CAST(get(headers, 0).value AS STRING) END"
+"""The id of a record, which is its first header."""
+_ORIGIN = f"split_part({_ID}, ':', 3)"
+"""The source partition of a record, or the operator that made it."""
+
+
+class TransactionalSink:
+    """Writes the batches of a query; to be passed to ``foreachBatch``.
+
+    Attributes:
+        error: Why the last batch could not be written exactly once.
+        written: Number of messages in committed transactions, by topic.
+    """
+
+    def __init__(self, writer: TransactionalWriter) -> None:
+        self._writer = writer
+        self.error: DeliveryError | None = None
+        self.written: Counter[str] = Counter()
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Write one batch. Its rows are computed once: state may not be updated twice.
+
+        Raises:
+            DeliveryError: The batch does not continue the ledger, or is repeated with other records.
+        """
+        failpoint("offsets-logged")
+        # With a function of this module, workers would import all of flowcore.spark.
+        task = partial(write_slot, writer=self._writer, batch=batch)
+        results = self._divide(frame).mapInArrow(task, RESULT_TYPES).collect()
+        for each in results:
+            self.written.update(json.loads(each.written))
+        if refused := [each.refusal for each in results if each.refusal]:
+            self.error = DeliveryError(refused[0])
+            raise self.error
+        failpoint("batch-written")
+
+    def _divide(self, frame: DataFrame) -> DataFrame:
+        """Rows as the task of a slot reads them; each slot is a partition."""
+        slots = self._writer.terms.slots
+        is_marker = "partition IS NOT NULL" if "partition" in frame.columns else "false"
+        partition = "partition" if "partition" in frame.columns else "CAST(NULL AS INT) AS partition"
+        unkeyed = f"coalesce(try_cast({_ORIGIN} AS BIGINT), xxhash64(topic, {_ORIGIN}))"
+        place = f"CASE WHEN key IS NULL THEN {unkeyed} ELSE xxhash64(topic, key) END"
+        record = f"CASE WHEN {_ID} IS NULL THEN xxhash64(topic, key, value) ELSE xxhash64(topic, {_ID}) END"
+        return (
+            frame.selectExpr(
+                "topic", "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value", "headers", partition,
+                f"CAST(pmod({place}, {slots}) AS INT) AS {_SLOT}",
+                f"CASE WHEN {is_marker} THEN NULL ELSE {record} END AS hash",
+            )
+            .repartitionById(slots, _SLOT)
+            .drop(_SLOT)
+        )  # fmt: skip

@@ -1,0 +1,12 @@
+"""Expanded bids: each bid with its auction, of category 10. See q20.sql."""
+
+from flowcore import Flow
+from pipelines.nexmark.events import AUCTIONS, BIDS, result_topic
+
+flow = Flow("nexmark_q20")
+bids = flow.read("bids", BIDS).select("auction", "bidder", "price", "channel", "url", "date_time")
+auctions = flow.read("auctions", AUCTIONS).where("category = 10")
+of_auction = auctions.select(
+    "id AS auction", "initial_bid", "reserve", "date_time AS opened", "expires", "seller", "category"
+)
+bids.join(of_auction, on="auction", ttl=None).write("q20", result_topic("q20"))

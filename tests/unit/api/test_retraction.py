@@ -1,0 +1,278 @@
+"""An aggregate over rows that replace each other: what is refused, and what the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet, Session, Stream, Tumbling
+from flowcore.api.changelog import decide_changes, find_deleted
+from flowcore.api.expiring_aggregate import ExpiringAggregate
+from flowcore.api.operators import ChangelogNormalize, RetractingAggregate, Write
+from flowcore.errors import PlanError
+from flowcore.planner import Plan, plan_flow
+from flowcore.planner.views.details import collect_details
+from flowcore.watermarks import monotonous
+
+BID = "auction BIGINT, shop STRING, price DOUBLE, at BIGINT"
+HOUR = timedelta(hours=1)
+
+
+def bids(flow: Flow) -> Stream:
+    return flow.read("bids", KafkaTopic("bids", BID, event_time="at", watermark=monotonous()))
+
+
+def top(flow: Flow) -> Stream:
+    """The best bid of each auction."""
+    return bids(flow).top_n(1, by="auction", order="price desc", name="top")
+
+
+def sums(flow: Flow) -> Stream:
+    """Of each shop, over the best bids."""
+    return top(flow).aggregate(by="shop", total="sum(price)", name="sums")
+
+
+def same(record: dict[str, Any]) -> Any:
+    return record
+
+
+def is_dear(record: dict[str, Any]) -> bool:
+    return bool(record["price"])
+
+
+def firing(windows: Any, **options: Any) -> Callable[[Flow], Stream]:
+    return lambda flow: (
+        bids(flow).window(windows, by="auction", name="w", **options).aggregate(price="max(price)")
+    )
+
+
+class Newest:
+    """A later output replaces the earlier one of its key."""
+
+    is_output_idempotent = True
+
+    def __call__(self, record: dict[str, Any]) -> Any:
+        return record
+
+
+UPDATING: dict[str, tuple[Callable[[Flow], Stream], tuple[str, ...]]] = {
+    "top": (top, ("auction", "rank")),
+    "latest": (lambda f: bids(f).latest(by=("auction", "shop")), ("auction", "shop")),
+    "aggregate": (lambda f: bids(f).aggregate(by="auction", price="max(price)"), ("auction",)),
+    "aggregate-with-ttl": (
+        lambda f: bids(f).aggregate(by="auction", price="max(price)", ttl=HOUR),
+        ("auction",),
+    ),
+    "aggregate-without-key": (lambda f: bids(f).aggregate(price="max(price)"), ()),
+    "reduce": (lambda f: bids(f).reduce(max, by="auction", schema=BID), ("auction",)),
+    "function": (lambda f: bids(f).map(Newest(), schema=BID, key="shop"), ("shop",)),
+    "late-windows": (firing(Tumbling(10), allowed_lateness=5), ("auction", "window_start", "window_end")),
+    "renamed": (lambda f: top(f).select("auction as a", "rank as r", "price"), ("a", "r")),
+    "more-columns": (lambda f: top(f).with_columns(price="price * 2").drop("shop"), ("auction", "rank")),
+    "joined": (
+        lambda f: top(f).join(
+            f.read("shops", Parquet("shops", "shop STRING, city STRING")), on="shop", how="left"
+        ),
+        ("auction", "rank"),
+    ),
+    "cut": (lambda f: top(f).through("cut", schema=f"{BID}, rank INT"), ("auction", "rank")),
+    "cut-of-late-windows": (
+        lambda f: (
+            firing(Tumbling(10), allowed_lateness=5)(f)
+            .select("auction", "price", "window_start", "window_end")
+            .through(
+                "cut", schema="auction BIGINT, price DOUBLE, window_start TIMESTAMP, window_end TIMESTAMP"
+            )
+        ),
+        ("auction", "window_start", "window_end"),
+    ),
+    "cut-without-repeats": (
+        lambda f: top(f).through(KafkaTopic("cut", deduplicate=True), schema=f"{BID}, rank INT"),
+        ("auction", "rank"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("declare", "key"), UPDATING.values(), ids=UPDATING)
+def test_the_changelog_is_by_the_key_of_the_rows(
+    declare: Callable[[Flow], Stream], key: tuple[str, ...]
+) -> None:
+    """Whatever makes them, and after operators that make one row of each; and the flow can run."""
+    flow = Flow("f")
+    stream = declare(flow)
+    assert decide_changes(stream.operator).value == f"updating by {', '.join(key) or 'nothing'}"
+    found = stream.aggregate(n="count(price)", name="counted").operator
+
+    assert isinstance(found, RetractingAggregate)
+    (changes,) = found.inputs
+    assert isinstance(changes, ChangelogNormalize)
+    assert (changes.name, changes.by) == ("counted.changes", key)
+    Stream(flow, found).write("out", KafkaTopic("out"))
+    query = plan_flow(flow).live_queries[-1]
+    assert [node.name for node in query.exchanges[-1]] == ["counted"]
+    assert [node.name for node in query.exchanges[-2]] == ["counted.changes"]
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        bids,
+        firing(Tumbling(10)),
+        lambda f: bids(f).where("price > 1"),
+        lambda f: bids(f).map(same, schema=BID),
+        lambda f: f.read("old", Parquet("old", BID)).aggregate(by="auction", price="max(price)"),
+        lambda f: f.read("old", Parquet("old", BID)).latest(by="auction", timestamp="at"),
+    ],
+)
+def test_final_rows_are_aggregated_as_before(declare: Callable[[Flow], Stream]) -> None:
+    """No state is kept to take them back."""
+    stream = declare(Flow("f"))
+    assert decide_changes(stream.operator).value == "append"
+    assert type(stream.aggregate(n="count(price)").operator).__name__ == "Aggregate"
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda f: top(f).where("price > 1"), "'where_1' may drop or repeat some.*put the condition into"),
+        (lambda f: top(f).with_columns(price="explode(array(price))"), "'with_columns_1' may drop or repeat"),
+        (lambda f: top(f).filter(is_dear), "'filter_1' may drop or repeat some"),
+        (lambda f: top(f).flat_map(same, schema=BID), "'flat_map_1' may drop or repeat some"),
+        (lambda f: top(f).map_batches(same, schema=BID), "'map_batches_1' may drop or repeat some"),
+        (lambda f: top(f).apply(same), "'apply_1' may drop or repeat some"),
+        (
+            lambda f: top(f).join(f.read("shops", Parquet("shops", "shop STRING")), on="shop"),
+            "'join_1' may drop or repeat some.*before 'top'",
+        ),
+        (lambda f: UPDATING["late-windows"][0](f).deduplicate(by="price", within=HOUR), "drop"),
+        (lambda f: top(f).select("auction", "price"), "by auction, rank, and 'select_1' does not"),
+        (lambda f: top(f).map(same, schema=BID), "does not have all of these columns"),
+        (firing(Session(10), allowed_lateness=5), "a late record merges sessions of 'w'"),
+        (lambda f: sums(f).select("shop", "total as price"), "is_deleted that they delete.*select it"),
+        (lambda f: sums(f).with_columns(price="1", is_deleted="false"), "say in is_deleted"),
+    ],
+)  # fmt: skip
+def test_rows_that_could_not_be_taken_back_are_refused(
+    declare: Callable[[Flow], Stream], message: str
+) -> None:
+    """The error names the operators, and what to do instead."""
+    stream = declare(Flow("f"))
+    with pytest.raises(PlanError, match=f"operator 'counted': .*{message}"):
+        stream.aggregate(n="count(price)", name="counted")
+
+
+@pytest.mark.parametrize(
+    "text", ["first_value(price)", "sum(distinct price)", "stddev(price)", "collect_list(price)"]
+)
+def test_aggregates_that_cannot_take_a_value_back_are_refused(text: str) -> None:
+    """The error has those that can."""
+    with pytest.raises(PlanError, match=r"could not be taken back; those that can: avg, .*count\(distinct"):
+        top(Flow("f")).aggregate(x=text)
+
+
+def test_an_aggregate_by_key_group_has_the_functions_of_windows() -> None:
+    """That the first one cannot run by key group is an error of the plan."""
+    flow = Flow("f")
+    first = bids(flow).aggregate(by="auction", price="percentile(price, 0.5)", name="first")
+    first.aggregate(n="count(price)").write("out", KafkaTopic("out"))
+    with pytest.raises(PlanError, match=r"operator 'first': .*'percentile' is not a built-in aggregate"):
+        plan_flow(flow)
+
+
+def written(stream: Stream, **options: Any) -> Write:
+    stream.write("out", KafkaTopic("out"), **options)
+    (sink,) = stream.graph.sinks  # type: ignore[attr-defined]
+    assert isinstance(sink, Write)
+    return sink
+
+
+def test_groups_without_rows_are_deleted() -> None:
+    """The column is written nowhere, unless another one is named; without it the rows are as others."""
+    assert sums(Flow("f")).columns == ("shop", "total", "is_deleted")
+    assert written(sums(Flow("f"))).deleted == "is_deleted"
+    assert written(sums(Flow("f")).select("total", "shop", "is_deleted as gone")).deleted == "gone"
+    assert written(sums(Flow("f")).where("total > 1 or is_deleted")).deleted == "is_deleted"
+    assert written(sums(Flow("f")).drop("is_deleted")).deleted is None
+    assert written(sums(Flow("f")).with_columns(empty="total is null"), deleted="empty").deleted == "empty"
+    assert written(sums(Flow("f")), key="total").deleted is None
+    assert top(Flow("f")).aggregate(total="sum(price)").columns == ("total",)
+
+
+def test_deletions_cross_a_cut_as_records() -> None:
+    """The next aggregate of them takes back what is deleted."""
+    flow = Flow("f")
+    cut = sums(flow).through("cut", schema="shop STRING, total DOUBLE, is_deleted BOOLEAN")
+    (sink,) = flow.sinks
+    assert isinstance(sink, Write)
+    assert (sink.deleted, find_deleted(cut.operator)) == (None, "is_deleted")
+    (changes,) = cut.aggregate(n="count(*)").operator.inputs
+    assert isinstance(changes, ChangelogNormalize)
+    assert (changes.by, changes.deleted) == (("shop",), "is_deleted")
+
+
+def plan(stream: Stream) -> Plan:
+    stream.write("out", KafkaTopic("out"))
+    return plan_flow(stream.graph)  # type: ignore[arg-type]
+
+
+def test_the_plan_says_which_rows_are_replaced_and_what_is_kept() -> None:
+    """In the text where that begins, and in the details of each operator."""
+    found = plan(top(Flow("f")).aggregate(by="shop", total="sum(price)", dear="max(price)", name="sums"))
+    text = found.explain()
+    assert (
+        "    top is updating by auction, rank because a later row of a key replaces the earlier one" in text
+    )
+    assert "    sums is updating by shop because a later" in text
+    assert "is_deleted is true where a key is deleted" in text
+    assert "sums.changes <- top: changelog of the last row by auction, rank" in text
+    assert (
+        "sums <- sums.changes: aggregate sum(price) as total, max(price) as dear of a changelog by shop"
+        in text
+    )
+    assert "it counts each value, for max(price)" in text
+    assert (
+        "the state of sums.changes is unbounded because it keeps the last row of each key of auction" in text
+    )
+    (part,) = collect_details(found)
+    changes = {each.node.name: each.outcomes["changes"].value for each in part.operators[:-1]}
+    assert changes == {
+        "bids": "append", "top": "updating by auction, rank", "sums.changes": "append",
+        "sums": "updating by shop",
+    }  # fmt: skip
+    states = {state.operator: state.kind for query in found.live_queries for node in query.operators
+              if (state := node.kept_state(16))}  # fmt: skip
+    assert states == {"top": "rank", "sums.changes": "changelog", "sums": "retraction"}
+
+
+def test_a_time_to_live_bounds_the_changelog() -> None:
+    """Rows that are not replaced are taken back, so that groups leave, too."""
+    found = plan(bids(Flow("f")).latest(by="auction", ttl=HOUR).aggregate(by="shop", n="count(*)", ttl=HOUR))
+    assert "is unbounded" not in found.explain()
+    assert "changelog of the last row by auction, each 1 h" in found.explain()
+
+
+def test_an_aggregate_upstream_runs_by_key_group_for_all_its_readers() -> None:
+    """In one query; without a reader that takes its rows back it is Spark's own."""
+    flow = Flow("f")
+    first = bids(flow).aggregate(by=("auction", "shop"), price="max(price)", name="first")
+    first.write("all", KafkaTopic("all"))
+    alone = plan_flow(flow)
+    assert [node.name for query in alone.live_queries for node in query.keyed] == []
+    first.select("auction", "shop", "price").aggregate(by="shop", n="count(*)", name="second").write(
+        "out", KafkaTopic("out")
+    )
+    (query,) = plan_flow(flow).live_queries
+    assert [[node.name for node in each] for each in query.exchanges] == [
+        ["first"],
+        ["second.changes"],
+        ["second"],
+    ]
+    assert isinstance(query.keyed[0], ExpiringAggregate)
+    assert {sink.name for sink in query.sinks} == {"all", "out"}
+    assert (
+        "first is key-group in 16 key groups because another aggregate reads its" in plan_flow(flow).explain()
+    )
+    assert "out at each change\n" in plan_flow(flow).explain()

@@ -1,0 +1,134 @@
+"""Types that declarations say for certain: keys and joins that cannot work are refused before Spark runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Tumbling, monotonous
+from flowcore.api.flow import Stream
+from flowcore.errors import PlanError
+
+SCHEMA = (
+    "id BIGINT, name STRING, tags ARRAY<STRING>, place STRUCT<x: INT, y: INT>, path STRUCT<at: ARRAY<INT>>"
+)
+HOUR = timedelta(hours=1)
+
+
+def _rows(flow: Flow, name: str = "rows", schema: str = SCHEMA) -> Stream:
+    return flow.read(name, KafkaTopic(name, schema, watermark=monotonous()))
+
+
+MADE: dict[str, tuple[Callable[[Stream], Stream], str, str | None]] = {
+    "read": (lambda rows: rows, "TAGS", "ARRAY<STRING>"),
+    "renamed": (lambda rows: rows.select("tags as t"), "t", "ARRAY<STRING>"),
+    "cast": (lambda rows: rows.select("cast(tags as STRING) as t"), "t", "STRING"),
+    "split": (lambda rows: rows.with_columns(t="split(name, ',')"), "t", "ARRAY"),
+    "replaced": (lambda rows: rows.with_columns(tags="size(tags)"), "tags", None),
+    "item": (lambda rows: rows.select("tags[0] as t"), "t", None),
+    "field": (lambda rows: rows.select("path.at as t"), "t", None),
+    "kept": (lambda rows: rows.where("id > 1").drop("name"), "tags", "ARRAY<STRING>"),
+    "dropped": (lambda rows: rows.drop("tags"), "tags", None),
+    "by": (lambda rows: rows.aggregate(by="tags", n="count(*)"), "tags", "ARRAY<STRING>"),
+    "aggregated": (lambda rows: rows.aggregate(by="id", tags="max(name)"), "tags", None),
+    "collected": (lambda rows: rows.aggregate(by="id", n="collect_list(name)"), "n", "ARRAY"),
+    "window": (lambda rows: rows.window(Tumbling(1), by="name").aggregate(n="count(*)"), "name", "STRING"),
+    "window-value": (
+        lambda rows: rows.window(Tumbling(1), by="name").aggregate(tags="max(name)"),
+        "tags",
+        None,
+    ),
+    "function": (lambda rows: rows.map(dict, schema="tags STRING"), "tags", "STRING"),
+    "union": (lambda rows: rows.union(rows.select("*")), "tags", "ARRAY<STRING>"),
+    "mixed-union": (lambda rows: rows.union(rows.with_columns(tags="name")), "tags", None),
+    "deduplicated": (lambda rows: rows.deduplicate(by="id", within=HOUR), "tags", "ARRAY<STRING>"),
+}
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_type_is_known_where_it_is_certain(case: str) -> None:
+    """An expression that Spark must type has no known type."""
+    build, column, kind = MADE[case]
+
+    assert build(_rows(Flow("f"))).operator.types().get(column.lower()) == kind
+
+
+def test_join_has_the_types_of_both_sides() -> None:
+    """A column of the right that is joined on is not in the output, so that it says nothing of one there."""
+    flow = Flow("f")
+    left = _rows(flow).select("id", "upper(name) as city", "tags")
+    right = flow.read("right", Parquet("right", "city BIGINT, size INT"))
+
+    joined = left.join(right, on={"id": "city"})
+
+    assert joined.columns == ("id", "city", "tags", "size")
+    assert joined.operator.types() == {"id": "BIGINT", "tags": "ARRAY<STRING>", "size": "INT"}
+
+
+KEYED: dict[str, Callable[[Stream, str], Stream]] = {
+    "window": lambda rows, by: rows.window(Tumbling(10), by=by, name="it").aggregate(n="count(*)"),
+    "process": lambda rows, by: rows.process(KeyedProcessFunction(), by=by, schema="id INT", name="it"),
+    "reduce": lambda rows, by: rows.reduce(lambda kept, _: kept, by=by, schema=SCHEMA, name="it"),
+    "expiring": lambda rows, by: rows.aggregate(by=by, n="count(*)", ttl=HOUR, name="it"),
+    "deduplicate": lambda rows, by: rows.deduplicate(by=by, within=HOUR, name="it"),
+    "latest": lambda rows, by: rows.latest(by=by, name="it"),
+    "top_n": lambda rows, by: rows.top_n(2, by=by, order="id", name="it"),
+}
+
+
+@pytest.mark.parametrize("by", ["tags", "path"])
+@pytest.mark.parametrize("case", KEYED)
+def test_key_that_state_cannot_be_found_by_is_refused(case: str, by: str) -> None:
+    """Before, the flow was planned, and failed when Spark had started."""
+    with pytest.raises(PlanError, match=f"operator 'it': by='{by}' is .*ARRAY<.*no equality for finding"):
+        KEYED[case](_rows(Flow("f")), by)
+
+
+@pytest.mark.parametrize("by", ["name", "place", "id"])
+@pytest.mark.parametrize("case", KEYED)
+def test_other_keys_are_accepted(case: str, by: str) -> None:
+    """So is one whose type only Spark knows."""
+    KEYED[case](_rows(Flow("f")), by)
+    KEYED[case](_rows(Flow("f")).select(f"coalesce(tags) as {by}", "*"), by)
+
+
+def test_native_aggregate_groups_by_a_list() -> None:
+    """Spark can."""
+    assert _rows(Flow("f")).aggregate(by="tags", n="count(*)").operator.key == ("tags",)
+
+
+JOINED: dict[str, Callable[[Stream, Stream, Stream], Stream]] = {
+    "bounded": lambda live, table, _: live.join(table, on={"tags": "key"}, name="it"),
+    "co_group": lambda _, table, __: table.co_group(
+        table.select("array(key) as tags"), on={"key": "tags"}, n="count(left)", name="it"
+    ),
+    "interval": lambda live, _, other: live.join_interval(
+        other, on={"tags": "key"}, before=HOUR, after=HOUR, name="it"
+    ),
+    "regular": lambda live, _, other: live.join(other, on={"tags": "key"}, ttl=None, name="it"),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_join_of_a_list_with_a_text_is_refused(case: str) -> None:
+    """No value of one equals one of the other."""
+    flow = Flow("f")
+    table = flow.read("table", Parquet("table", "key STRING, size INT"))
+    other = _rows(flow, "other", "key STRING, size INT")
+
+    with pytest.raises(PlanError, match=r"operator 'it': '.*' is .*: no value of one equals one of the othe"):
+        JOINED[case](_rows(flow), table, other)
+
+
+def test_join_of_two_streams_needs_one_type() -> None:
+    """A table may have another one, which Spark casts; so may a column of unknown type."""
+    flow = Flow("f")
+    live, other = _rows(flow), _rows(flow, "other", "key INT, size INT")
+    table = flow.read("table", Parquet("table", "key INT, size INT"))
+
+    live.join(table, on={"id": "key"})
+    live.with_columns(id="id + 1").join(other, on={"id": "key"}, ttl=None)
+    with pytest.raises(PlanError, match=r"'it': 'id' of 'rows' is BIGINT, and 'key' of 'other' is INT.*CAST"):
+        live.join(other, on={"id": "key"}, ttl=None, name="it")

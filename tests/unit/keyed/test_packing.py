@@ -1,0 +1,122 @@
+"""Packing sends records to their key groups, and event time to all of them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from flowcore.elements import RecordAttributes
+from flowcore.keyed.control import QUERY, Channel, StepControl, decode_control
+from flowcore.keyed.packed import Packed, PackedKind
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
+from flowcore.serializers import TaggedSerializer
+from flowcore.serializers.formats import RawFormat
+
+ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
+
+
+def recipient(record: str | None = None) -> Recipient:
+    return Recipient(key_group="g", record=record, columns=tuple(ROWS.names))
+
+
+def _control(item: Packed) -> StepControl:
+    return decode_control(((item.channel, item.payload),))
+
+
+def _newest(control: StepControl) -> dict[str, int]:
+    (newest,) = control.newest.values()
+    return dict(zip(newest.partitions, newest.times_ms.tolist(), strict=True))
+
+
+def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
+    """Dropped records carry event time; each part is separate from the rest of its batch."""
+    packing = Packing(
+        inputs=InputColumns(
+            source="s", partition="p", offset="o", newest="newest"
+        ),
+        sources=("in",), key_groups=3, recipients=(recipient(record="kept"),),
+    )  # fmt: skip
+    batch = pa.record_batch(
+        {
+            "g": pa.array([2, 0, 2, 1], pa.int32()),
+            "s": pa.array([0, 0, 0, 0], pa.int32()),
+            "p": pa.array([4, 4, 5, 4], pa.int32()),
+            "o": [10, 11, 3, 12],
+            "newest": [1, 2, 3, 99],
+            "kept": [True, True, True, None],
+            "user": ["a", "b", "c", "d"],
+            "t": [1, 2, 3, 99],
+            "v": [1, 2, 3, 4],
+        }
+    )
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [(row.pop("key_group"), Packed(**row)) for row in packed]
+    sent = [
+        (group, item.channel, item.rows(ROWS).column("user").to_pylist())
+        for group, item in items
+        if item.kind == PackedKind.ROWS
+    ]
+    four = Channel("in", "4").encode()  # which identifies the task
+    assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a", "c"])]
+    control = {group: _control(item) for group, item in items if item.kind == PackedKind.CONTROL}
+    assert sorted(control) == [0, 1, 2]
+    assert all(_newest(each) == {"4": 99, "5": 3} for each in control.values())
+
+
+def test_packing_separates_records_from_backlog_statuses() -> None:
+    """The query's status precedes all records; that of a topic has its place among them."""
+    packing = Packing(
+        inputs=InputColumns(
+            source="s", partition="p", offset="o", newest="newest", backlog="backlog", element="element",
+            sender="sender",
+        ),
+        sources=("in",), key_groups=2, recipients=(recipient(),),
+    )  # fmt: skip
+    attributes = TaggedSerializer(RawFormat()).encode(RecordAttributes(backlog=True))
+    batch = pa.record_batch(
+        {
+            "g": pa.array([None, 1, None, None], pa.int32()),
+            "s": pa.array([None, 0, None, 0], pa.int32()),
+            "p": pa.array([None, 4, None, 4], pa.int32()),
+            "o": [7, 11, 8, 12],
+            "newest": [None, 2, None, None],
+            "backlog": [True, None, False, None],
+            "element": [None, None, None, attributes],
+            "sender": [None, None, None, "x"],
+            "user": [None, "b", None, None],
+            "t": [None, 2, None, None],
+            "v": [None, 2, None, None],
+        }
+    )
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [(row.pop("key_group"), Packed(**row)) for row in packed]
+    control = [_control(item) for _, item in items if item.kind == PackedKind.CONTROL]
+    four = Channel("in", "4").encode()
+    assert [each.backlog for each in control] == [
+        [((QUERY, 7), QUERY, "", True), ((QUERY, 8), QUERY, "", False), ((four, 12), "in", "4/x", True)]
+    ] * 2
+    rows = [(group, item.at) for group, item in items if item.kind == PackedKind.ROWS_WITH_PLACES]
+    assert rows == [(1, 11)]
+    assert [_newest(each) for each in control] == [{"4": 2}] * 2
+
+
+def test_users_function_computes_the_watermark() -> None:
+    """It gets the timestamps of one partition's batch."""
+    packing = Packing(
+        inputs=InputColumns(source="s", partition="p", offset="o", newest="t"),
+        sources=("in",), key_groups=1, recipients=(recipient(),),
+        functions={"in": lambda times: len(times) * 100},
+    )  # fmt: skip
+    zeros = pa.array([0, 0], pa.int32())
+    batch = pa.record_batch(
+        {"g": zeros, "s": zeros, "p": zeros, "o": [0, 1], "user": ["a", "b"], "t": [1, 2], "v": [1, 1]}
+    )
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
+    control = [_control(item) for item in items if item.kind == PackedKind.CONTROL]
+    assert [_newest(each) for each in control] == [{"0": 200}]

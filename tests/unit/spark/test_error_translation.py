@@ -1,0 +1,84 @@
+"""Errors of Spark become errors of flowcore that say whether another start can help."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from flowcore.errors import (
+    DamagedCheckpointError,
+    DiskFullError,
+    FlowcoreError,
+    OutageError,
+    RunError,
+    UnreachableBrokerError,
+)
+from flowcore.spark.errors import find_outage, translate_run_errors
+
+STATE = "file:/data/f/checkpoints/bids/state/0/1/7.changelog"
+CASES: list[tuple[str, type[FlowcoreError]]] = [
+    ("org.apache.kafka.common.errors.TimeoutException: Expiring 3 record(s)", UnreachableBrokerError),
+    ("org.apache.kafka.common.errors.DisconnectException", UnreachableBrokerError),
+    ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 5 in 120000 milliseconds",
+     UnreachableBrokerError),
+    ("ConfigException: No resolvable bootstrap urls given in bootstrap.servers", UnreachableBrokerError),
+    ("java.io.IOException: No space left on device", DiskFullError),
+    ("java.io.IOException: Disk quota exceeded", DiskFullError),
+    ("java.io.FileNotFoundException: /state/offsets/.7.tmp (Read-only file system)", DiskFullError),
+    (f"ChecksumException: Checksum error: {STATE} at 0 exp: 1 got: 2", DamagedCheckpointError),
+    (f"[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error: EOF {STATE}", DamagedCheckpointError),
+    ("IllegalStateException: Incomplete log file in the offset commit log", DamagedCheckpointError),
+    ("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] no memory", RunError),
+    ("Cannot fetch record for offset 5 (GroupId: g): data may have been lost", RunError),
+    ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", RunError),
+    ("java.lang.ArithmeticException: / by zero", RunError),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES, ids=[text[:40] for text, _ in CASES])
+def test_cause_of_a_failure_decides_its_type(text: str, expected: type[FlowcoreError]) -> None:
+    """An outage is found as such; all others end the run."""
+    error = StreamingQueryException(text)
+
+    with pytest.raises(FlowcoreError) as raised, translate_run_errors("query 'bids'", "spark.log"):
+        raise error
+
+    assert type(raised.value) is expected
+    assert str(raised.value).startswith("query 'bids' failed: ")
+    outage = find_outage("query 'bids'", error, "spark.log")
+    assert (outage is not None) == issubclass(expected, OutageError)
+
+
+def test_cause_of_a_cause_decides_the_type() -> None:
+    """The error of a query says only that state was not loaded; its cause says why."""
+    error = StreamingQueryException("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred")
+    cause = PySparkException("[CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER] An error occurred")
+    setattr(error, "_cause", cause)  # noqa: B010 - PySpark's own errors have it
+    setattr(cause, "_cause", PySparkException(f"FileNotFoundException: {STATE} (Read-only file system)"))  # noqa: B010
+
+    assert isinstance(find_outage("query 'bids'", error, "spark.log"), DiskFullError)
+
+
+def test_damaged_file_is_named() -> None:
+    """The message has its path, and not that of Spark's log only."""
+    text = f"[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred. {STATE}: EOF"
+
+    with pytest.raises(DamagedCheckpointError) as raised, translate_run_errors("query", "spark.log"):
+        raise StreamingQueryException(text)
+
+    assert f"the file {STATE.removeprefix('file:')} of its checkpoint" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS], ids=errno.errorcode.__getitem__
+)
+def test_full_disk_under_a_file_of_ours_is_an_outage(number: int) -> None:
+    """Other errors of the system are not."""
+    with pytest.raises(DiskFullError, match="make room"), translate_run_errors("flow 'f'", "spark.log"):
+        raise OSError(number, os.strerror(number), "/data/f/plan.json")
+
+    with pytest.raises(PermissionError), translate_run_errors("flow 'f'", "spark.log"):
+        raise PermissionError(errno.EACCES, "no")
