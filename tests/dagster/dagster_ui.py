@@ -281,7 +281,7 @@ def serve(
         settings: All settings.
         workspace: Where the definitions come from.
     """
-    shutil.copy(PROJECT / "deploy/dagster.yaml", home)
+    shutil.copy(PROJECT / "flowcore/dagster/dagster.yaml", home)
     environment = environment_of(home, settings)
     port = free_port()
     scripts = Path(sys.executable).parent

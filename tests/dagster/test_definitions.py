@@ -206,6 +206,16 @@ def test_flows_that_share_a_topic_share_its_asset() -> None:
     assert graph.get(AssetKey(["second", "live"])).parent_keys == {AssetKey(["kafka", "b"])}
 
 
+def test_live_asset_does_not_depend_on_the_topic_of_its_own_cut() -> None:
+    """Its queries write it and read it; Dagster refuses a circle of assets."""
+    flow = Flow("sales")
+    flow.read("in", KafkaTopic("bids", schema="id BIGINT")).through("ids").write("out", KafkaTopic("out"))
+    graph = definitions(flow_assets(flow)).resolve_asset_graph()
+
+    assert graph.get(AssetKey(["sales", "live"])).parent_keys == {AssetKey(["kafka", "bids"])}
+    assert graph.get(AssetKey(["kafka", "ids"])).parent_keys == {AssetKey(["sales", "live"])}
+
+
 def test_flows_that_read_one_topic_share_its_dead_letters() -> None:
     """One asset with one check, though both put messages there."""
     graph = definitions(

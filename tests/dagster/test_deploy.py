@@ -16,15 +16,15 @@ from dagster_k8s.container_context import K8sContainerContext
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
-@pytest.mark.parametrize("folder", [".", "compose"])
+@pytest.mark.parametrize("folder", ["flowcore/dagster", "deploy/compose"])
 def test_instance_is_one_that_dagster_can_make(folder: str, tmp_path: Path) -> None:
     """Every key is known, and so are the classes that it names."""
-    shutil.copy(DEPLOY / folder / "dagster.yaml", tmp_path)
+    shutil.copy(DEPLOY.parent / folder / "dagster.yaml", tmp_path)
 
     config, _ = dagster_instance_config(str(tmp_path))
 
     assert config["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
-    assert ("storage" in config) is (folder == "compose")
+    assert ("storage" in config) is (folder == "deploy/compose")
 
 
 def test_runs_on_kubernetes_are_what_their_launcher_takes() -> None:

@@ -96,5 +96,5 @@ def test_plan_is_drawn_in_the_metadata_of_an_asset(key: list[str]) -> None:
     root = ET.fromstring(base64.b64decode(picture))  # noqa: S314 - it is our own
 
     titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert "bids: read KafkaTopic bids" in titles
+    assert "bids: read KafkaTopic bids from earliest" in titles
     assert "stage 1: catalog (batch, starts at once)" in text

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -27,10 +28,13 @@ from dagster._core.events import (
     RunFailureReason,
     StepMaterializationData,
 )
+from dagster._core.execution.plan.objects import StepFailureData
+from dagster._utils.error import SerializableErrorInfo
 
 from flowcore.dagster import Automation, definitions, flow_assets
 from flowcore.dagster.names import live_key
-from flowcore.dagster.restart_sensor import GAVE_UP, RESTART
+from flowcore.dagster.old_runs import remove_old_runs
+from flowcore.dagster.restart_sensor import GAVE_UP, RESTART, first_run
 from pipelines.auctions.flow import flow
 
 pytestmark = pytest.mark.dagster
@@ -66,6 +70,16 @@ class Supervised:
 
     def crash(self, run: DagsterRun) -> None:
         self.record(run, DagsterEventType.RUN_FAILURE, STEP_FAILED)
+
+    def fail(self, run: DagsterRun, error: str, *, direct: bool) -> None:
+        """Record the error of a step, which Dagster wraps in one of its own."""
+        info = SerializableErrorInfo("it is away", [], error)
+        if not direct:
+            info = SerializableErrorInfo(
+                "Error occurred", [], "DagsterExecutionStepExecutionError", cause=info
+            )
+        data = StepFailureData(error=info, user_failure_data=None)
+        self.record(run, DagsterEventType.STEP_FAILURE, data)
 
     def record(self, run: DagsterRun, kind: DagsterEventType, data: Any = None, ago_s: float = 0.0) -> None:
         event = DagsterEvent(kind.value, run.job_name, event_specific_data=data)
@@ -113,7 +127,9 @@ def test_crashed_run_is_launched_again_as_it_was(supervised: Supervised) -> None
 
     assert request.run_config == CONFIG
     assert request.run_key == run.run_id
-    assert request.tags == {"shift": "night", RESTART: "1", "flowcore/restart-of": run.run_id}
+    assert request.tags == {
+        "shift": "night", RESTART: "1", "flowcore/restart-of": run.run_id, "flowcore/first-run": run.run_id
+    }  # fmt: skip
 
 
 def test_crash_is_reported_once(supervised: Supervised) -> None:
@@ -172,6 +188,7 @@ def test_silent_run_counts_as_failed(
     if beat_ago_s is not None:
         supervised.beat(run, beat_ago_s)
     supervised.tick()
+    supervised.tick()
     now = supervised.instance.get_run_by_id(run.run_id)
 
     assert now
@@ -184,10 +201,26 @@ def test_heartbeat_of_another_run_does_not_count(supervised: Supervised) -> None
     run = supervised.start(ago_s=301)
     supervised.beat(supervised.instance.create_run_for_job(DEFS.resolve_job_def("auctions_slice")))
     supervised.tick()
+    supervised.tick()
     now = supervised.instance.get_run_by_id(run.run_id)
 
     assert now
     assert now.status is DagsterRunStatus.FAILURE
+
+
+def test_run_that_beats_again_before_the_next_tick_is_not_lost(supervised: Supervised) -> None:
+    """Dagster's database was away: neither the run nor the supervisor could use it."""
+    run = supervised.start(ago_s=700)
+    supervised.beat(run, ago_s=600)
+    away = _checks(supervised.tick())
+    supervised.beat(run)
+    supervised.tick()
+    now = supervised.instance.get_run_by_id(run.run_id)
+
+    assert [passed for passed, _ in away] == [False]
+    assert now
+    assert now.status is DagsterRunStatus.STARTED
+    assert supervised.cursor == "runs"
 
 
 def test_run_that_dagster_launches_again_is_left_to_it(supervised: Supervised) -> None:
@@ -218,6 +251,26 @@ def test_supervisor_gives_up_and_says_so(supervised: Supervised) -> None:
     assert supervised.cursor == f"gave up {last.run_id}"
 
 
+@pytest.mark.parametrize("direct", [True, False], ids=["error", "cause"])
+def test_supervisor_never_gives_up_on_an_outage(direct: bool, supervised: Supervised) -> None:
+    """A run that ends since a broker is away is launched again, more often than the limit allows others."""
+    run: DagsterRun | None = supervised.start()
+    runs = []
+    for _ in range(3 * LIMIT):
+        assert run is not None
+        runs.append(run)
+        supervised.fail(run, "UnreachableBrokerError", direct=direct)
+        supervised.crash(run)
+        run = supervised.restart()
+    assert run is not None
+    supervised.fail(run, "RunError", direct=direct)
+    supervised.crash(run)
+
+    assert {first_run(each) for each in runs} == {runs[0].run_id}
+    assert run.tags[RESTART] == str(min(3 * LIMIT, LIMIT + 1))
+    assert supervised.restart() is not None  # the first crash that is not an outage
+
+
 def test_check_can_be_asked_by_a_person(supervised: Supervised) -> None:
     """It returns the supervisor's decision."""
     job = define_asset_job("ask", AssetSelection.checks(AssetCheckKey(live_key("auctions"), "running")))
@@ -229,3 +282,25 @@ def test_check_can_be_asked_by_a_person(supervised: Supervised) -> None:
 
     assert not check.passed
     assert f"run {run.run_id} has sent no heartbeat for 1 min" in (check.description or "")
+
+
+def test_old_runs_are_removed_with_their_events(supervised: Supervised) -> None:
+    """The newest runs stay, those that run, and those of other jobs."""
+    instance = supervised.instance
+    other = instance.create_run_for_job(DEFS.resolve_job_def("auctions_history"))
+    running = supervised.start()
+    supervised.beat(running)
+    ended = [supervised.start() for _ in range(15)]
+    for run in (*ended, other):
+        supervised.record(run, DagsterEventType.RUN_SUCCESS)
+    jobs = ("auctions_live", "auctions_slice")
+
+    assert remove_old_runs(instance, jobs, timedelta(hours=1), newest=3) == []
+    first = remove_old_runs(instance, jobs, timedelta(0), newest=3)
+    second = remove_old_runs(instance, jobs, timedelta(0), newest=3)
+
+    assert first + second == [run.run_id for run in ended[:-3]]
+    left = {record.dagster_run.run_id for record in instance.get_run_records()}
+    assert left == {other.run_id, running.run_id, *(run.run_id for run in ended[-3:])}
+    assert not instance.all_logs(ended[0].run_id)
+    assert instance.all_logs(running.run_id)

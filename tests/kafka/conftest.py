@@ -78,13 +78,15 @@ class Live:
         assert producer.flush(20) == 0
 
     def records(self, topic: KafkaTopic | str) -> list[Record]:
-        """All records in a topic now, by partition and offset; empty if the topic does not exist."""
+        """All committed records in a topic now, by partition and offset; empty if there is no topic."""
         name = topic if isinstance(topic, str) else topic.name
         consumer = Consumer(
             {
                 "bootstrap.servers": self.servers,
                 "group.id": "test",
                 "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 20,
                 "log_level": 0,
             }
         )
@@ -95,6 +97,9 @@ class Live:
                 last = -1
                 while last < end - 1:
                     (message,) = consumer.consume(1, timeout=20)
+                    if message.error():
+                        assert message.error().name() == "_PARTITION_EOF"
+                        break  # the last offsets are markers of transactions
                     headers = {key: value or b"" for key, value in message.headers() or ()}
                     found.append(Record(message.key(), message.value(), headers, partition, message.offset()))
                     last = message.offset()
@@ -123,6 +128,21 @@ class Live:
             assert time.monotonic() < end, (found, wanted)
             time.sleep(0.1)
 
+    def wait_for_records(self, run: LiveRun, topic: KafkaTopic, count: int) -> None:
+        """Wait until a topic has that many records, while a run goes on, and their batch is committed.
+
+        Else the next run would write them again.
+        """
+        from flowcore.spark.checkpoint.offset_log import has_unfinished_batch  # noqa: PLC0415 - as for `run`
+
+        end = time.monotonic() + 120
+        while len(found := self.records(topic)) < count:
+            assert time.monotonic() < end, found
+            run.wait(0.2)
+        while any(map(has_unfinished_batch, self.settings.state_dir.glob("*/checkpoints/*"))):
+            assert time.monotonic() < end
+            run.wait(0.05)
+
     def forget_last_batch(self, flow: str, query: str) -> None:
         """Remove the commit of a query's last batch, so that the next run repeats the batch."""
         commits = self.settings.state_dir / flow / "checkpoints" / query / "commits"
@@ -130,11 +150,22 @@ class Live:
         (commits / str(last)).unlink()
         (commits / f".{last}.crc").unlink(missing_ok=True)
 
+    def held_keys(self, flow: Flow, operator: str) -> list[Any]:
+        """What the first query of a flow that writes keeps of each key of an operator."""
+        from flowcore.spark.checkpoint.plan_file import checkpoint_folder  # noqa: PLC0415 - as for `run`
+        from flowcore.spark.run.inspection import KeyGroupState, read_state  # noqa: PLC0415
+        from flowcore.spark.run.session import live_session  # noqa: PLC0415
+
+        query = next(each for each in plan_flow(flow, settings=self.settings).live_queries if each.sinks)
+        checkpoint = checkpoint_folder(query, flow.name, self.settings)
+        found = read_state(live_session(self.spark, self.settings), checkpoint)
+        states = [each.held for each in found if isinstance(each, KeyGroupState)]
+        return [key for held in states if held.operator == operator for key in held.keys or ()]
+
     def run(
         self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None
     ) -> None:
         """Run a flow's bounded stages, then its live queries until they end or ``until`` returns."""
-        from flowcore.spark.checkpoint.plan_file import require_same_topics  # noqa: PLC0415
         from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
         from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
         from flowcore.spark.run.live_stage import LiveRun  # noqa: PLC0415
@@ -142,9 +173,7 @@ class Live:
 
         plan = plan_flow(flow, mode, self.settings)
         context = Context(self.spark, self.settings, flow.name)
-        if plan.live:
-            require_same_topics(plan, self.settings)
-            prepare_topics(plan.live, self.settings)
+        prepare_topics(plan, self.settings)
         run_stages(plan, context, refresh=False, listener=SilentListener())
         if plan.live:
             with LiveRun(plan, context) as run:

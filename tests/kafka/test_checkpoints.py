@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from flowcore import Flow, KafkaTopic, Stream
-from flowcore.errors import StateError
+from flowcore.errors import DamagedCheckpointError, StateError
 from flowcore.kafka.topics import partition_counts
 
 pytestmark = pytest.mark.kafka
@@ -264,3 +264,24 @@ def test_query_reports_its_backlog_status(live: Live) -> None:
 
     assert statuses[-2:] == [True, False]
     assert len(live.values(out)) >= 4_000
+
+
+@pytest.mark.parametrize("kind", ["state", "offsets"])
+def test_torn_file_is_named_with_the_command_to_start_anew(started: Live, kind: str) -> None:
+    """Files of state are read by Spark, and those of the log before it starts; nothing is written."""
+    pattern = "state/**/[0-9]*.changelog" if kind == "state" else "offsets/[0-9]*"
+    torn = [path for path in started.checkpoint.glob(pattern) if path.is_file()]
+    assert torn
+    for path in torn:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    started.send(started.bids, {"id": 9, "shop": "a", "price": 9.0})
+
+    with pytest.raises(DamagedCheckpointError) as refused:
+        started.run(_flow(started))
+
+    message = str(refused.value)
+    assert any(str(path) in message for path in torn), message
+    assert _tops(started) == {"a": 2.0, "b": 1.0}
+    subprocess.run(shlex.split(message[message.rindex("rm -r") :]), check=True)
+    started.run(_flow(started))
+    assert _tops(started) == {"a": 9.0, "b": 1.0}

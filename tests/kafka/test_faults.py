@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
@@ -18,16 +15,16 @@ import pytest
 from flowcore import Flow, KafkaTopic, Session
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
-from flowcore.settings import Settings
+from flowcore.spark.operators.key_groups import WORKER_POOL
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live
+from tests.kafka.driver import driver_settings, kill_driver, report_running
 from tests.kafka.test_live_buffers import BID, Top
 
 KEYS = 7
 CLICK = "user STRING, price BIGINT, at BIGINT"
-DRIVER = "import sys; from tests.kafka.test_faults import drive; drive(*sys.argv[1:])"
 
 
 def sessions(source: str, out: str) -> Flow:
@@ -43,21 +40,13 @@ def tops(source: str, out: str) -> Flow:
     bids = flow.read("bids", KafkaTopic(source, schema=BID))
     schema = "shop BIGINT, top BIGINT"
     found = bids.process(Top(), schema=schema, by="shop", flush=timedelta(seconds=1), name="highest")
-    found.write("tops", KafkaTopic(out))
+    found.write("tops", KafkaTopic(out, key="shop"))  # a shop's results in one partition, in order
     return flow
 
 
 def drive(servers: str, state: str, *topics: str) -> None:
     """Run a slice of the windows and a live run of the buffer until this process is killed."""
-    settings = Settings.of(
-        {
-            "kafka.bootstrap.servers": servers,
-            "state.dir": state,
-            "execution.short-lived": "true",
-            "execution.max-records-per-batch": 20,
-        },
-        environment={},
-    )
+    settings = driver_settings(servers, state)
     windows = plan_flow(sessions(*topics[:2]), "slice", settings)
     buffer = plan_flow(tops(*topics[2:]), None, settings)
     with (
@@ -65,7 +54,7 @@ def drive(servers: str, state: str, *topics: str) -> None:
         LiveRun(windows, context) as first,
         LiveRun(buffer, replace(context, flow="tops")) as second,
     ):
-        print("running", flush=True)  # noqa: T201 - what the test waits for
+        report_running()
         while not second.wait(0.05):
             first.wait(0)
 
@@ -125,26 +114,26 @@ def check_order(live: Live, topic: KafkaTopic) -> None:
 
 
 def test_driver_restarted_after_kills_gives_the_same_results(live: Live) -> None:
-    """The driver is killed at three points of its run; the last run completes."""
+    """The driver is killed at two points of its run; the last run completes."""
     clicks, visits = live.topic("clicks"), live.topic("visits")
     bids, highest = live.topic("bids"), live.topic("tops")
     expected = send_clicks(live, clicks, 400)
     best = send_bids(live, bids, 400)
     topics = [topic.name for topic in (clicks, visits, bids, highest)]
-    command = [sys.executable, "-c", DRIVER, live.servers, str(live.settings.state_dir), *topics]
-    for seconds in (1.0, 4.0, 7.0):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
-            assert driver.stdout is not None
-            assert driver.stdout.readline() == b"running\n"
-            time.sleep(seconds)
-            assert driver.poll() is None
-            os.killpg(driver.pid, signal.SIGKILL)
+    for batches, seconds in ((0, 1.0), (4, 0.0)):
+        kill_driver(drive, live, *topics, batches=batches, after_s=seconds)
 
     live.run(sessions(clicks.name, visits.name))
     live.run(tops(bids.name, highest.name), None, until=lambda _: live.wait_for(highest, "top", best))
 
     check_visits(live, visits, expected)
     check_order(live, highest)
+
+
+@pytest.fixture
+def own_workers(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries have a pool of Python workers of their own, as in production."""
+    monkeypatch.delitem(live.spark.sparkContext.environment, WORKER_POOL)
 
 
 def kill_workers(run: LiveRun) -> None:
@@ -156,6 +145,7 @@ def kill_workers(run: LiveRun) -> None:
             return
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_windows_of_a_killed_worker_continue_in_the_next_run(live: Live) -> None:
     """The worker's state in memory and its partial work are lost; the next run restores the state."""
     source, out = live.topic("clicks"), live.topic("visits")
@@ -169,6 +159,7 @@ def test_windows_of_a_killed_worker_continue_in_the_next_run(live: Live) -> None
     check_visits(live, out, expected)
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
     """The next run reads the buffered results from the state store."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=20), live.spark)
@@ -185,7 +176,7 @@ def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
 
 def workers(state_dir: Path) -> list[int]:
     """Process ids of the Python workers that run key groups of a checkpoint."""
-    mine = f"FLOWCORE_KEY_GROUPS={state_dir.absolute()}".encode()
+    mine = f"{WORKER_POOL}={state_dir.absolute()}".encode()
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

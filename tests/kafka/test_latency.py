@@ -190,7 +190,7 @@ def test_markers_are_written_to_every_partition_and_collected(servers: str) -> N
         2,
     )
     assert (total.skewed, total.implausible, total.saturated, collector.bad) == (0, 0, 0, 0)
-    assert 0 < (total.p50_ms or 0) < 50
+    assert 0 < (total.p50_ms or 0) <= (total.p99_ms or 0) <= (total.max_ms or 0)
     assert total == recent
 
 

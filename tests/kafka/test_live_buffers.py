@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, Global, Json, KafkaTopic, KeyedProcessFunction, RichFunction
+from flowcore import Flow, Global, Json, KafkaTopic, KeyedProcessFunction, RichFunction, Tumbling, monotonous
 from flowcore.errors import StateError
 from flowcore.windows.triggers import Count
 from tests.kafka.conftest import Live
@@ -37,7 +37,10 @@ class Latest(RichFunction):
 
 
 class Top(KeyedProcessFunction):
-    """Emits the highest price of a shop after each record."""
+    """Emits the highest value of a column by shop after each record."""
+
+    def __init__(self, column: str = "price") -> None:
+        self.column = column
 
     def is_output_idempotent(self) -> bool:
         return True
@@ -46,7 +49,7 @@ class Top(KeyedProcessFunction):
         self.top = context.value_state("top", "BIGINT")
 
     def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
-        self.top.set(max(self.top.get(0), record["price"]))
+        self.top.set(max(self.top.get(0), record[self.column]))
         yield {"shop": context.key, "top": self.top.get()}
 
 
@@ -251,3 +254,47 @@ def test_buffer_continues_where_keys_of_a_joined_result_begin_to_repeat(live: Li
 
     assert run(1, Basel=1) == {("Basel", 1)}
     assert run(2, Brig=1) == {("Basel", 1), ("Basel", 2), ("Brig", 2)}
+
+
+class Passed(Latest):
+    """Emits its records, and fails for negative prices."""
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        if record.get("price", 0) < 0:
+            msg = "a negative price"
+            raise ValueError(msg)
+        return record
+
+
+def test_buffers_of_functions_stand_between_and_beside_windows_in_one_query(live: Live) -> None:
+    """Windows count what leaves the buffer upstream of them; others count all; failures are dead letters."""
+    live.settings = replace(live.settings, key_groups=2, shuffle_partitions=1)
+    row = "shop BIGINT, price BIGINT, at BIGINT"
+    bids = live.topic("bids", schema=row, event_time="at", watermark=monotonous())
+    tops, counts = live.topic("tops"), live.topic("counts")
+    flow = Flow("tops")
+    read = flow.read("bids", bids)
+    latest = read.map(Passed(), schema=row, key="shop", flush=FAR, name="latest")
+    left = latest.window(Tumbling(10), by="shop", name="left").aggregate(n="count(*)", top="max(price)")
+    last = left.map(Passed(), schema="shop BIGINT, n BIGINT, top BIGINT", key="shop", flush=FAR, name="last")
+    last.write("tops", tops)
+    read.window(Tumbling(10), by="shop", name="all").aggregate(n="count(*)").write("counts", counts)
+    names: list[str] = []
+
+    def finish(run: Any) -> None:
+        names.extend(run.running)
+        assert run.wait(180)
+
+    rows = [{"shop": n % KEYS, "price": n, "at": n} for n in range(3 * KEYS)]
+    live.send(bids, *rows, {"shop": 0, "price": -1, "at": 100}, {"shop": 9, "price": 1, "at": 20_000})
+    live.run(flow, until=finish)
+
+    assert names == ["bids-batches"]
+    found = sorted((row["shop"], row["top"], row["n"]) for row in live.values(tops))
+    assert found == [(shop, 2 * KEYS + shop, 1) for shop in range(KEYS)]
+    ids = [record.id for record in live.records(tops)]
+    assert len(set(ids)) == len(ids)
+    assert sorted(row["n"] for row in live.values(counts)) == [*[3] * (KEYS - 1), 4]
+    letters = live.records(bids.dead_letter)
+    assert [record.json["price"] for record in letters] == [-1]
+    assert {record.headers["flowcore-operator"] for record in letters} == {b"latest"}

@@ -70,7 +70,7 @@ def test_live_chain_between_native_operators(live: Live, mode: Any) -> None:
     if mode == "slice":
         live.run(flow)
     else:
-        live.run(flow, mode, until=lambda _: _wait_for(live, out, 4))
+        live.run(flow, mode, until=lambda run: live.wait_for_records(run, out, 4))
 
     found = _ids(live, out)
     place = f"f/out:{live.topic_id(bids)}:0"
@@ -87,15 +87,6 @@ def test_live_chain_between_native_operators(live: Live, mode: Any) -> None:
     assert len(dead_letters) == len(found)
     markers = [record.value for record in live.records(out.events)]
     assert [m for m in markers if EVENTS.decode(m).operator_id == "test/source"] == [_event(1), _event(2)]
-
-
-def _wait_for(live: Live, topic: KafkaTopic, records: int) -> None:
-    import time  # noqa: PLC0415 - only this function needs it
-
-    end = time.monotonic() + 60
-    while len(live.records(topic)) < records:
-        assert time.monotonic() < end, "the records did not arrive"
-        time.sleep(0.2)
 
 
 def test_live_record_ids_are_the_same_in_a_second_run(live: Live) -> None:

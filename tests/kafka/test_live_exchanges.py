@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -18,9 +14,7 @@ from typing import Any
 from flowcore import Flow, KafkaTopic, Sliding, Tumbling
 from flowcore.planner import plan_flow
 from flowcore.process import KeyedProcessFunction
-from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
-from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.inspection import KeyGroupState, read_state
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
@@ -31,7 +25,6 @@ SCHEMA = "auction BIGINT, at BIGINT"
 END_MS = 60_000
 LAST = [{"auction": 99, "at": END_MS + 10_000}] * 2
 """The last record of each partition, which completes all windows before it."""
-DRIVER = "import sys; from tests.kafka.test_live_exchanges import drive; drive(*sys.argv[1:])"
 
 
 def bids(live: Live) -> KafkaTopic:
@@ -123,45 +116,6 @@ def state_operators(live: Live, flow: Flow) -> set[str]:
     checkpoint = checkpoint_folder(query, flow.name, live.settings)
     found = read_state(live_session(live.spark, live.settings), checkpoint)
     return {each.held.operator for each in found if isinstance(each, KeyGroupState)}
-
-
-def drive(servers: str, state: str, *topics: str) -> None:
-    """Run a slice of small batches until this process is killed."""
-    values = {
-        "kafka.bootstrap.servers": servers,
-        "state.dir": state,
-        "execution.short-lived": "true",
-        "execution.max-records-per-batch": 20,
-    }
-    settings = Settings.of(values, environment={})
-    plan = plan_flow(hot_items(*(KafkaTopic(name) for name in topics)), "slice", settings)
-    with open_context(plan, settings) as context, LiveRun(plan, context) as run:
-        print("running", flush=True)  # noqa: T201 - the test waits for this line
-        run.wait(300)
-
-
-def test_both_states_are_right_after_kills_of_the_driver(live: Live) -> None:
-    """Repeated batches give the same results under the same ids; the last run completes."""
-    topics = [bids(live), live.topic("counts"), live.topic("most")]
-    records = random_bids(400)
-    rows = [{"auction": auction, "at": at} for auction, at in records]
-    live.send(topics[0], *rows, *LAST, partitions=2)
-    names = [topic.name for topic in topics]
-    command = [sys.executable, "-c", DRIVER, live.servers, str(live.settings.state_dir), *names]
-    for seconds in (8.0, 14.0):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
-            assert driver.stdout is not None
-            assert driver.stdout.readline() == b"running\n"
-            time.sleep(seconds)
-            assert driver.poll() is None
-            os.killpg(driver.pid, signal.SIGKILL)
-
-    live.run(hot_items(*topics))
-
-    found: dict[bytes, dict[str, Any]] = {}
-    for record in live.records(topics[2]):
-        assert found.setdefault(record.headers["flowcore-id"], record.json) == record.json
-    assert hottest(found.values()) == expected(records)
 
 
 class Rising(KeyedProcessFunction):

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from flowcore import Flow, KafkaTopic, Stream, Tumbling
-from flowcore.planner import plan_flow
 from flowcore.process import KeyedProcessFunction
-from flowcore.settings import Settings
-from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live
+from tests.kafka.driver import kill_driver, run_slice
 from tests.kafka.test_live_exchanges import END_MS, LAST, bids, random_bids, state_operators
-
-DRIVER = "import sys; from tests.kafka.test_live_fan_out import drive; drive(*sys.argv[1:])"
 
 
 def count(stream: Stream, seconds: int, name: str, topic: KafkaTopic) -> Stream:
@@ -111,17 +102,7 @@ def fan_out(source: KafkaTopic, short: KafkaTopic, longer: KafkaTopic, totals: K
 
 def drive(servers: str, state: str, *topics: str) -> None:
     """Run a slice of small batches until this process is killed."""
-    values = {
-        "kafka.bootstrap.servers": servers,
-        "state.dir": state,
-        "execution.short-lived": "true",
-        "execution.max-records-per-batch": 20,
-    }
-    settings = Settings.of(values, environment={})
-    plan = plan_flow(fan_out(*(KafkaTopic(name) for name in topics)), "slice", settings)
-    with open_context(plan, settings) as context, LiveRun(plan, context) as run:
-        print("running", flush=True)  # noqa: T201 - the test waits for this line
-        run.wait(300)
+    run_slice(fan_out, servers, state, topics)
 
 
 def test_results_of_a_window_go_to_a_window_and_a_function_over_a_kill(live: Live) -> None:
@@ -130,13 +111,7 @@ def test_results_of_a_window_go_to_a_window_and_a_function_over_a_kill(live: Liv
     records = random_bids(400)
     live.send(source, *({"auction": auction, "at": at} for auction, at in records), *LAST, partitions=2)
     names = [topic.name for topic in (source, *sinks)]
-    command = [sys.executable, "-c", DRIVER, live.servers, str(live.settings.state_dir), *names]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"running\n"
-        time.sleep(20)
-        assert driver.poll() is None
-        os.killpg(driver.pid, signal.SIGKILL)
+    kill_driver(drive, live, *names, batches=3, after_s=0.3)
 
     live.run(fan_out(source, *sinks))
 

@@ -76,7 +76,7 @@ def test_lone_record_does_not_wait_for_the_next_batch(live: Live) -> None:
     """When nothing more is available, a batch begins after a tenth of the interval, with the state."""
     bids, top = _topics(live)
     now_s = time.time()
-    seconds = min(range(200, 400), key=lambda length: now_s % length)  # the next multiple is far away
+    seconds = min(range(80, 160), key=lambda length: now_s % length)  # the next multiple is far away
     live.send(bids, *_bids(0, KEYS))
 
     def feed(run: LiveRun) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,47 +10,31 @@ from typing import Any
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction
 from flowcore.planner import plan_flow
-from flowcore.settings import Settings
-from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from tests.kafka.conftest import Live
+from tests.kafka.driver import driver_settings, kill_driver, run_plan
+from tests.kafka.test_live_buffers import Top
 from tests.kafka.test_live_exchanges import LAST, bids, expected, hot_items, hottest, random_bids
 
-DRIVER = "import sys; from tests.kafka.test_live_flush_chains import drive; drive(*sys.argv[1:])"
 INTERVAL = timedelta(seconds=1)
 
 
 def drive(servers: str, state: str, *topics: str) -> None:
     """Run small batches until this process is killed."""
-    values = {
-        "kafka.bootstrap.servers": servers,
-        "state.dir": state,
-        "execution.short-lived": "true",
-        "execution.max-records-per-batch": 20,
-    }
-    settings = Settings.of(values, environment={})
+    settings = driver_settings(servers, state)
     flow = hot_items(*(KafkaTopic(name) for name in topics), INTERVAL)
     plan = plan_flow(flow, "micro-batch", settings)
-    with open_context(plan, settings) as context, LiveRun(plan, context) as run:
-        print("running", flush=True)  # noqa: T201 - the test waits for this line
-        run.wait(300)
+    run_plan(plan, settings)
 
 
-def test_buffered_windows_over_buffered_windows_survive_kills_of_the_driver(live: Live) -> None:
+def test_buffered_windows_over_buffered_windows_survive_a_kill_of_the_driver(live: Live) -> None:
     """No result is lost in a buffer, and none is late because its channel's watermark overtook it."""
     topics = [bids(live), live.topic("counts"), live.topic("most")]
     records = random_bids(400)
     rows = [{"auction": auction, "at": at} for auction, at in records]
     live.send(topics[0], *rows, *LAST, partitions=2)
     names = [topic.name for topic in topics]
-    command = [sys.executable, "-c", DRIVER, live.servers, str(live.settings.state_dir), *names]
-    for seconds in (12.0, 18.0):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
-            assert driver.stdout is not None
-            assert driver.stdout.readline() == b"running\n"
-            time.sleep(seconds)
-            assert driver.poll() is None
-            os.killpg(driver.pid, signal.SIGKILL)
+    kill_driver(drive, live, *names, batches=4, after_s=0.3)
 
     live.run(hot_items(*topics, INTERVAL))
 
@@ -62,20 +42,6 @@ def test_buffered_windows_over_buffered_windows_survive_kills_of_the_driver(live
     for record in live.records(topics[2]):
         assert found.setdefault(record.headers["flowcore-id"], record.json) == record.json
     assert hottest(found.values()) == expected(records)
-
-
-class Top(KeyedProcessFunction):
-    """Emits the highest price of a shop after each record."""
-
-    def is_output_idempotent(self) -> bool:
-        return True
-
-    def open(self, context: Any) -> None:
-        self.top = context.value_state("top", "BIGINT")
-
-    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
-        self.top.set(max(self.top.get(0), record["top"]))
-        yield {"shop": context.key, "top": self.top.get()}
 
 
 def test_each_buffer_of_a_chain_emits_once_per_interval(live: Live) -> None:
@@ -86,7 +52,7 @@ def test_each_buffer_of_a_chain_emits_once_per_interval(live: Live) -> None:
     stream = flow.read("bids", source)
     for number in range(3):
         stream = stream.process(
-            Top(), by="shop", schema="shop BIGINT, top BIGINT", flush=INTERVAL, name=f"top_{number}"
+            Top("top"), by="shop", schema="shop BIGINT, top BIGINT", flush=INTERVAL, name=f"top_{number}"
         )
     stream.write("tops", tops)
     live.send(source, {"shop": 0, "top": 0})

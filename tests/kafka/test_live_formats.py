@@ -50,6 +50,17 @@ def _until(condition: Callable[[], bool]) -> Callable[[Any], None]:
     return wait
 
 
+def test_json_sink_writes_the_columns_of_its_schema(live: Live) -> None:
+    """A column of the key may be missing in it, and is then not in the value."""
+    bids = live.topic("bids", schema=BID)
+    out = live.topic("out", schema="price DOUBLE", key="id")
+    live.send(bids, {"id": 7, "price": 2.5})
+
+    live.run(_copy(bids, out), "slice")
+
+    assert [(record.key, record.value) for record in live.records(out)] == [(b"7", b'{"price":2.5}')]
+
+
 def test_live_avro_passes_in_real_time(live: Live) -> None:
     """Avro is copied to Avro with a header, to JSON and to raw bytes; invalid Avro keeps its bytes."""
     bids = live.topic("bids", **FORMATS["avro"])

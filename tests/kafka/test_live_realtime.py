@@ -52,6 +52,8 @@ def test_realtime_gives_the_results_of_micro_batch_at_once(live: Live, tmp_path:
     assert len(set(found.values())) == 4
     assert [value["id"] for value in live.values(united)].count(1) == 1
     assert {r.key: r.json["best"] for r in live.records(best)} == {b"a": 1.0, b"b": 30.0}
+    counts = sorted((r.key, int(r.id.rpartition(":")[2])) for r in live.records(best))
+    assert counts == [(b"a", 1), (b"b", 1), (b"b", 2)]
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 

@@ -63,6 +63,22 @@ def test_scrape_of_a_running_query_reports_its_work(live: Live) -> None:
         _scraped(urls[0])
 
 
+def test_dead_letters_of_a_shared_topic_are_counted_once(live: Live) -> None:
+    """Two sources read one topic, so that two queries write its dead letters."""
+    bids = live.topic("bids", schema=BID)
+    live.send(bids, _bid(1), b"bad")
+    flow = Flow("shared")
+    for name in ("first", "second"):
+        flow.read(name, bids).write(f"{name}_out", live.topic(name))
+
+    def follow(run: Any) -> None:
+        _wait(run, lambda: sum(query.dead_letters for query in run.progress()) >= 2)
+        time.sleep(1)
+        assert [query.dead_letters for query in run.progress()] == [2, 0]
+
+    live.run(flow, "micro-batch", follow)
+
+
 def test_realtime_query_reports_its_progress_before_its_batch_ends(live: Live) -> None:
     """Its lag is the number of unread records, reported by partition before the offsets are committed."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")

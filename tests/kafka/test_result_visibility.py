@@ -60,8 +60,7 @@ def flow(live: Live, tmp_path: Path) -> Flow:
 def _run(flow: Flow, live: Live, mode: Any, errors: list[BaseException]) -> threading.Thread:
     plan = plan_flow(flow, mode, live.settings)
     context = Context(live.spark, live.settings, flow.name)
-    if plan.live:
-        prepare_topics(plan.live, live.settings)
+    prepare_topics(plan, live.settings)
 
     def run() -> None:
         try:

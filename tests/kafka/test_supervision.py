@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from flowcore.metrics.history import history_folder, last_progress, read_history
 from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import ResultStore, StageFolder
+from flowcore.spark.run import running_query
 from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.wall_clock import WallClock
 
 pytestmark = pytest.mark.kafka
 
@@ -82,12 +85,12 @@ servers, state, source, out, dies = sys.argv[1:]
 starts = 0
 
 class Dying(supervised.RunningQuery):
-    def __init__(self, *given):
+    def __init__(self, *given, **options):
         global starts
         starts += 1
         if (starts, dies) == (2, "before"):
             os.killpg(0, signal.SIGKILL)
-        super().__init__(*given)
+        super().__init__(*given, **options)
         if (starts, dies) == (2, "after"):
             os.killpg(0, signal.SIGKILL)
 
@@ -305,3 +308,34 @@ def _wait(run: Any, condition: Callable[[], bool]) -> None:
     while not condition():
         assert not run.wait(0.1), "the queries have ended"
         assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"
+
+
+def test_clock_that_is_set_back_does_not_stop_a_stream(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would begin the next batch when the clock is there again: here in ten minutes."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(0))
+    live.settings = _settings(live, trigger_interval=timedelta(minutes=10))
+    flow = Flow("clock")
+    flow.read("bids", bids).write("out", out)
+    set_back_s = 0.0
+    clock = partial(WallClock, lambda: time.time() - set_back_s)
+    monkeypatch.setattr(running_query, "WallClock", clock)
+
+    def follow(run: Any) -> None:
+        nonlocal set_back_s
+        _wait(run, lambda: len(live.records(out)) == 1)
+        sent, began = 1, time.monotonic()
+        while time.monotonic() < began + 5:  # until the query waits for its next batch
+            if len(live.records(out)) == sent:
+                live.send(bids, _bid(sent))
+                sent, began = sent + 1, time.monotonic()
+            assert not run.wait(0.1)
+        set_back_s = 600.0
+        _wait(run, lambda: len(live.records(out)) == sent)
+        set_back_s = 0.0
+
+    live.run(flow, "micro-batch", follow)
+
+    last = last_progress(history_folder(live.settings.state_dir, "clock"))
+    assert last is not None
+    assert any("clock was set back" in each.reason for each in last.switches)

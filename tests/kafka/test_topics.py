@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from flowcore import Flow, KafkaTopic
 from flowcore.errors import BrokerError
 from flowcore.kafka.broker import free_port
 from flowcore.kafka.topics import (
@@ -24,6 +25,9 @@ from flowcore.kafka.topics import (
     partition_counts,
     wait_until_ready,
 )
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.run.live_topics import prepare_topics
 
 pytestmark = pytest.mark.kafka
 
@@ -42,6 +46,24 @@ def test_only_missing_topics_are_created(kafka: str, topic: str) -> None:
     ensure_topics(kafka, {topic: 1, f"{topic}-2": 1})
 
     assert partition_counts(kafka, [topic, f"{topic}-2"]) == {topic: 3, f"{topic}-2": 1}
+
+
+def test_run_warns_of_a_topic_with_other_partitions(
+    kafka: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number that a flow declares counts only for a topic that it creates."""
+    ensure_topics(kafka, {topic: 1})
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic(topic, schema="id BIGINT", partitions=4))
+    bids.write("copy", KafkaTopic(f"{topic}-copy", partitions=2))
+
+    for _ in range(2):
+        prepare_topics(plan_flow(flow), Settings(bootstrap_servers=kafka))
+
+    warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert f"operator 'bids': topic '{topic}' exists with 1 partitions, and partitions=4" in warnings[0]
+    assert partition_counts(kafka, [f"{topic}-copy"]) == {f"{topic}-copy": 2}
 
 
 def test_topic_name_that_kafka_refuses_is_named(kafka: str) -> None:

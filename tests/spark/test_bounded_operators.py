@@ -62,6 +62,10 @@ CASES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
         )
         for how in ("inner", "left", "right", "full")
     },
+    "deduplicate": (
+        lambda g: g.sales.deduplicate(by="shop", within=None, timestamp="id").select("id", "shop"),
+        "select id, shop from sales qualify row_number() over (partition by shop order by id) = 1",
+    ),
     "join-several-same-names": (
         lambda g: g.sales.join(g.areas, on=["shop", "region"]),
         "select s.*, city from sales s join shops p on shop = name and region = area",
@@ -163,6 +167,27 @@ CASES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
         "select id, price + 1, price from sales",
     ),
     "drop": (lambda g: g.sales.drop("PRICE", "region"), "select id, shop from sales"),
+    "top-n": (
+        lambda g: g.sales.top_n(2, by="shop", order=["price desc", "id"]),
+        (
+            "select * from (select *, row_number() over (partition by shop order by price desc nulls last, "
+            "id) as rank from sales) where rank <= 2"
+        ),
+    ),
+    "top-n-of-all": (
+        lambda g: g.sales.top_n(3, order=["price", "id desc"], rank="nth").select("nth", "id"),
+        (
+            "select row_number() over (order by price nulls first, id desc) as nth, id from sales "
+            "order by nth limit 3"
+        ),
+    ),
+    "latest": (
+        lambda g: g.sales.latest(by="shop", timestamp="id"),
+        (
+            "select * exclude (nth) from (select *, row_number() over (partition by shop order by id desc) "
+            "as nth from sales) where nth = 1"
+        ),
+    ),
     "where-null-is-not-true": (lambda g: g.sales.where("price > 5"), "select * from sales where price > 5"),
     "apply": (
         lambda g: g.sales.apply(_double_price),

@@ -105,19 +105,19 @@ MISTAKES: dict[str, tuple[Source, dict[str, str], type[FlowcoreError], str]] = {
         Csv("in", "id BIGINT, name STRING"),
         {"a.csv": "id,name\n1,x\nmany,y\n"},
         RunError,
-        "stage 'out' failed: .*many",
+        r"stage 'out' failed: source 'in': line 3 of .*/a\.csv does not fit .*: many,y: ",
     ),
     "csv-short-line": (
         Csv("in", "id BIGINT, name STRING"),
         {"a.csv": "id,name\n1,x\n2\n"},
         RunError,
-        "stage 'out' failed: ",
+        r"stage 'out' failed: source 'in': line 3 of .*/a\.csv does not fit",
     ),
     "csv-long-line": (
         Csv("in", "id BIGINT, name STRING"),
         {"a.csv": "id,name\n1,x\n2,y,z\n"},
         RunError,
-        "stage 'out' failed: .*z",
+        r"stage 'out' failed: source 'in': line 3 of .*/a\.csv does not fit .*: 2,y,z: ",
     ),
     "csv-header": (
         Csv("in", "id BIGINT, name STRING"),
@@ -133,15 +133,15 @@ MISTAKES: dict[str, tuple[Source, dict[str, str], type[FlowcoreError], str]] = {
     ),
     "json-bad-value": (
         Json("in", "id BIGINT"),
-        {"a.json": '{"id": 1}\n{"id": "many"}\n'},
+        {"a b.json": '{"id": 1}\n{"id": "many"}\n'},
         RunError,
-        "stage 'out' failed: .*many",
+        r"stage 'out' failed: source 'in': line 2 of .*/a b\.json does not fit .*many",
     ),
     "json-garbage": (
         Json("in", "id BIGINT"),
         {"a.json": '{"id": 1}\ngarbage\n'},
         RunError,
-        "stage 'out' failed: .*garbage",
+        r"stage 'out' failed: source 'in': line 2 of .*/a\.json does not fit .*garbage",
     ),
     "json-not-null": (
         Json("in", "id BIGINT NOT NULL"),

@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from flowcore.api.expressions import Expression
 from flowcore.errors import PlanError
+from flowcore.planner.rules.functions import _known, find_unknown_functions
 
 pytestmark = pytest.mark.spark
 
@@ -61,3 +62,11 @@ def test_scalar_functions_of_spark_are_known_as_scalar(spark: SparkSession, grou
         found = _parsed(name)
         assert found is None or not (found.aggregates or found.generates), name
         assert found is None or set(found.columns) <= {"a", "b", "c"}, name
+
+
+def test_table_of_functions_is_that_of_spark(spark: SparkSession) -> None:
+    """A function that it lacks would be refused."""
+    names = {name for (name,) in spark.sql("show system functions").collect() if name.isidentifier()}
+
+    assert names == _known()
+    assert [name for name in sorted(names) if find_unknown_functions(f"{name}(x)")] == []

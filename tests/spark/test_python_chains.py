@@ -204,6 +204,31 @@ def test_values_of_every_type_reach_functions_as_python_has_them(run: Run, tmp_p
     assert {name: found[0][name] for name in values} == dict.fromkeys(values)
 
 
+class _Labels:
+    """Adds to each record whether it is backlog."""
+
+    status: bool | None = None
+
+    def process_record_attributes(self, attributes: Any) -> None:
+        self.status = attributes.backlog
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"id": record["id"], "backlog": self.status}
+
+
+@pytest.mark.usefixtures("tables")
+def test_all_records_of_a_stage_are_backlog(run: Run, rows: Rows) -> None:
+    """A function that asks for the attributes of its records is told so before the first one."""
+    flow = Flow("f")
+    _sales(flow).map(_Labels(), schema="id BIGINT, backlog BOOLEAN").write("out", Parquet("out"))
+
+    run(flow)
+
+    expected = rows("SELECT id, true FROM '{dir}/sales/*.parquet'")
+    assert expected
+    assert rows("SELECT id, backlog FROM '{dir}/out/*.parquet'") == expected
+
+
 def _fail(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "price": 1 // (record["id"] - 5)}
 

@@ -22,6 +22,7 @@ from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.operators.key_groups import WORKER_POOL
 from flowcore.spark.operators.python_chain import apply_chain
 from flowcore.spark.run.session import live_session
 from tests.spark.stepped_query import SteppedQuery
@@ -98,7 +99,9 @@ class Same(RichFunction):
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> Calls:
+def calls(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The notes of functions in a pool of workers of the test's own: any idle worker may run a task."""
+    monkeypatch.setitem(spark.sparkContext.environment, WORKER_POOL, tmp_path.name)
     return Calls(tmp_path / "calls")
 
 

@@ -25,12 +25,27 @@ def test_worker_is_forked_with_its_imports(spark: SparkSession) -> None:
     assert found["name"].to_pylist() == ["flowcore.chains.task", "flowcore.windows.columnar.keyed", "pandas"]
 
 
+def _archives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import sys  # noqa: PLC0415 - runs in the worker
+
+    for _ in batches:
+        found = [path for path in sys.path if "/pyspark/" in path]
+        yield pa.RecordBatch.from_pydict({"name": pa.array(found, pa.string())})
+
+
+def test_worker_reads_no_archives_of_spark(spark: SparkSession) -> None:
+    """Spark's own packages are not in front of the installed ones."""
+    found = spark.range(0, 1, 1, 1).mapInArrow(_archives, "name STRING").toArrow()
+
+    assert found["name"].to_pylist() == []
+
+
 def test_environment_is_replaced_while_workers_are_requested(spark: SparkSession) -> None:
     """Concurrent requests read the previous environment, which must not change meanwhile."""
     context, before = spark.sparkContext, spark.sparkContext.environment
     known = dict(before)
 
-    with key_groups._environment(spark.range(1), OF="one"):
+    with key_groups._environment(spark.range(1), {"OF": "one"}):
         assert context.environment == {**known, "OF": "one"}
         assert before == known
 

@@ -50,14 +50,17 @@ def compiled(spark: SparkSession, tmp_path: Path) -> Iterator[Compile]:
     session.conf.set("spark.sql.debug.maxToStringFields", "1000")
 
     def compile_flow(
-        flow: Flow, settings: dict[str, Any] | None = None, mode: Mode | None = None
+        flow: Flow,
+        settings: dict[str, Any] | None = None,
+        mode: Mode | None = None,
+        table_bytes: dict[str, int] | None = None,
     ) -> list[Compiled]:
         given = {
             "state.dir": tmp_path / "state", "data.dir": tmp_path, "kafka.bootstrap.servers": "127.0.0.1:9",
             **(settings or {}),
         }  # fmt: skip
         typed = Settings.of(given, environment={})
-        plan = plan_flow(flow, mode, typed)
+        plan = plan_flow(flow, mode, typed, table_bytes)
         context = Context(session, typed, flow.name)
         return [_compile(plan, query, context) for query in plan.live_queries]
 
@@ -78,9 +81,8 @@ def _compile(plan: Plan, query: LiveQuery, context: Context) -> Compiled:
     execution = frame._jdf.queryExecution()
     shown = context.spark._jvm.PythonSQLUtils.explainString(execution, "extended")  # type: ignore[union-attr]
     analyzed = shown.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
-    return Compiled(
-        plan, query, plan.explain(verbose=True), analyzed, shown.partition("== Physical Plan ==")[2]
-    )
+    physical = shown.partition("== Physical Plan ==")[2]
+    return Compiled(plan, query, plan.explain(verbose=True), analyzed, physical)
 
 
 def _empty(node: Any, spark: SparkSession) -> DataFrame:

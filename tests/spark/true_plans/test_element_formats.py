@@ -102,8 +102,8 @@ def test_records_have_a_timestamp_where_the_plan_says_tagged(
     found = _compile(compiled, operator, elements, watermark=monotonous())
 
     sink = found.query.sinks[0]
-    before = found.query.carries_timestamps(found.query.sources[0])
-    after = found.query.carries_timestamps(sink.inputs[0])
+    before = found.query.sources[0] in found.query.timestamped
+    after = sink.inputs[0] in found.query.timestamped
     lines = found.physical.splitlines()
     nodes = [number for number, line in enumerate(lines) if boundary and boundary in line]
     last, first = (nodes[-1], nodes[0]) if nodes else (0, len(lines))
@@ -137,3 +137,52 @@ def test_branches_share_the_column_of_timestamps(compiled: Compile) -> None:
     assert {edge.elements.value for edge in found.query.edges if edge.topic is None} == {"tagged"}
     (python,) = (line for line in found.physical.splitlines() if "MapInArrow" in line)
     assert "_timestamp_ms" in python
+
+
+@pytest.mark.parametrize(
+    ("source", "observed"),
+    [
+        ({}, []),
+        ({"watermark": monotonous()}, ["newest"]),
+        ({"elements": "tagged"}, ["watermarks", "others"]),
+        ({"elements": "tagged", "watermark": monotonous()}, ["watermarks", "others", "newest"]),
+    ],
+    ids=["plain", "with-watermarks", "tagged", "tagged-with-watermarks"],
+)
+def test_sinks_get_what_their_sources_bring(
+    compiled: Compile, source: dict[str, Any], observed: list[str]
+) -> None:
+    """A topic is observed for its control elements if it is tagged, for its times if it has a strategy."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema=ROW, **source))
+    tagged = flow.read("more", KafkaTopic("more", schema=ROW, elements="tagged"))
+    bids.union(tagged).write("out", KafkaTopic("out", elements="tagged"))
+
+    (found,) = compiled(flow, None, "micro-batch")
+
+    metrics = [line for line in found.analyzed.splitlines() if "flowcore-watermarks-bids" in line]
+    assert [
+        name for name in ("watermarks", "others", "newest") if any(f" AS {name}" in line for line in metrics)
+    ] == observed
+
+
+def test_no_timestamp_travels_to_where_event_time_is_assigned(compiled: Compile) -> None:
+    """The column begins there, as the plan says; nothing is computed from the event time of the source."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema=ROW, event_time=EVENT_TIME, watermark=monotonous()))
+    timed = bids.map(_same, schema=ROW, name="same").with_event_time(
+        "at + 777", watermark=monotonous(), name="timed"
+    )
+    counts = timed.window(Tumbling(10), by="shop", name="counts").aggregate(n="count(*)")
+    counts.write("out", KafkaTopic("out"))
+    (found,) = (each for each in compiled(flow, {}) if each.query.sinks)
+
+    lines = found.physical.splitlines()
+    function = max(number for number, line in enumerate(lines) if "MapInArrow" in line)
+    assert not _carried(lines[function:])
+    assert any("_timestamp_ms" in line for line in lines[:function])
+    assert "777" in found.physical
+    assert "12345" not in found.physical
+    assert "value-only elements on bids -> same, same -> timed because timed assigns event time anew" in (
+        found.text
+    )

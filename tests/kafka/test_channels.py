@@ -1,0 +1,220 @@
+"""Anyone who may write to a tagged topic may forge channels; they neither move event time nor fill memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from flowcore import Flow, KafkaTopic, Tumbling
+from flowcore.elements import (
+    MAX_TIMESTAMP_MS,
+    EndOfInput,
+    Record,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
+from flowcore.kafka.topics import ensure_topics
+from flowcore.serializers import TaggedSerializer
+from flowcore.serializers.formats import RawFormat
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+TRUSTED = "sales/bids"
+_FLOOD = 300
+_LONG = 200_000
+Sent = tuple[StreamElement[bytes], str | bytes | None]
+
+
+def _bid(number: int, at_ms: int) -> Sent:
+    return Record(json.dumps({"id": number}).encode(), at_ms), None
+
+
+def _send(live: Live, topic: KafkaTopic, elements: Iterable[Sent], partitions: int = 1) -> None:
+    """Send elements to the first partition, each with the header of its channel if it has one."""
+    ensure_topics(live.servers, {topic.name: partitions})
+    producer = Producer({"bootstrap.servers": live.servers, "log_level": 0, "compression.type": "none"})
+    for element, channel in elements:
+        headers: list[Any] = [] if channel is None else [("flowcore-channel", channel)]
+        content, value = TAGGED.encode(element), None
+        if not topic.headers:
+            value = content
+        elif isinstance(element, Record):
+            value, content = element.value, content[: len(content) - len(element.value)]
+        headers += [("flowcore-element", content)] if topic.headers else []
+        producer.produce(topic.name, value, partition=0, headers=headers)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def _counting(live: Live, source: KafkaTopic) -> tuple[Flow, KafkaTopic]:
+    """A flow that counts the records of windows of ten seconds, and writes watermarks to a topic."""
+    out = live.topic("out", elements="tagged", partitions=1)
+    flow = Flow("f")
+    flow.read("bids", source).window(Tumbling(10)).aggregate(n="count(*)").select("n").write("out", out)
+    return flow, out
+
+
+def _written(live: Live, out: KafkaTopic) -> list[StreamElement[bytes]]:
+    return [TAGGED.decode(record.value) for record in live.records(out)]
+
+
+def _counts(elements: Iterable[StreamElement[bytes]]) -> list[int]:
+    return [json.loads(each.value)["n"] for each in elements if isinstance(each, Record)]
+
+
+def _reasons(live: Live, source: KafkaTopic) -> list[str]:
+    return [record.headers["flowcore-reason"].decode() for record in live.records(source.dead_letter)]
+
+
+@pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
+def test_control_elements_of_other_channels_than_the_declared_are_dead_letters(
+    live: Live, headers: bool
+) -> None:
+    """Neither a forged end of input nor the end of time ends event time, and records need no channel."""
+    source = live.topic(
+        "bids", schema="id BIGINT", elements="tagged", headers=headers, channels=(TRUSTED, "it's")
+    )
+    flow, out = _counting(live, source)
+    forged: list[Sent] = [
+        (Watermark(MAX_TIMESTAMP_MS), "eve"), (EndOfInput(), "eve"), (EndOfInput(), None),
+        (EndOfInput(), b""), (Watermark(50_000), f"{TRUSTED}/"), (WatermarkStatus(idle=True), b"\xff\xfe"),
+        (RecordAttributes(backlog=True), "e" * 100_000),
+    ]  # fmt: skip
+    trusted: list[Sent] = [(Watermark(10_000), TRUSTED), (Watermark(12_000), "it's")]
+    record, other = _bid(4, 3_000)
+    assert other is None
+    bids = [_bid(1, 1_000), _bid(2, 12_000), _bid(3, 2_000), (record, b"\xff")]
+    _send(live, source, [*bids, *forged, *trusted])
+
+    live.run(flow)
+
+    found = _written(live, out)
+    assert _counts(found) == [3]
+    assert found[-1] == Watermark(10_000)
+    dead_letters = live.records(source.dead_letter)
+    assert [int(record.headers["flowcore-offset"]) for record in dead_letters] == [*range(4, 4 + len(forged))]
+    reasons = _reasons(live, source)
+    assert reasons[0].startswith(f"is Watermark(timestamp_ms={MAX_TIMESTAMP_MS}) of channel 'eve', which is ")
+    assert reasons[1].startswith("is EndOfInput of channel 'eve', which is not among the declared channels")
+    assert "add it to channels=" in reasons[1]
+    assert [each.startswith("is EndOfInput without the header flowcore-channel") for each in reasons] == [
+        False, False, True, True, False, False, False,
+    ]  # fmt: skip
+    assert reasons[6].startswith(f"is RecordAttributes of channel '{'e' * 100}', which")
+    assert max(map(len, reasons)) < 1_000
+
+
+def test_without_declared_channels_long_and_garbled_names_are_dead_letters(live: Live) -> None:
+    """A name of 255 bytes counts, as does an element without a channel."""
+    source = live.topic("bids", schema="id BIGINT", elements="tagged")
+    flow, out = _counting(live, source)
+    refused: list[Sent] = [
+        (EndOfInput(), "ü" * 128), (EndOfInput(), b"\xff\xfe"), (WatermarkStatus(idle=True), "e" * 100_000),
+    ]  # fmt: skip
+    taken: list[Sent] = [(Watermark(15_000), "e" * 255), (Watermark(11_000), None)]
+    _send(live, source, [_bid(1, 1_000), *refused, *taken])
+
+    live.run(flow)
+
+    assert (_counts(_written(live, out)), _written(live, out)[-1]) == ([1], Watermark(11_000))
+    reasons = _reasons(live, source)
+    assert reasons[0].startswith("is EndOfInput of a channel whose name has 256 bytes, more than 255")
+    assert reasons[1].startswith("is EndOfInput of a channel whose name is not UTF-8")
+    assert reasons[2].startswith("is WatermarkStatus of a channel whose name has 100000 bytes")
+    assert len(reasons) == 3
+
+
+@pytest.mark.parametrize("channels", [(TRUSTED,), None], ids=["declared", "any"])
+def test_flood_of_large_forged_channels_does_not_stop_a_live_query(
+    live: Live, channels: tuple[str, ...] | None
+) -> None:
+    """Windows fire by the channel that is trusted, and nothing is kept of the others."""
+    source = live.topic("bids", schema="id BIGINT", elements="tagged", channels=channels)
+    flow, out = _counting(live, source)
+    _send(live, source, [_bid(1, 1_000), (Watermark(1_000), TRUSTED)])
+    heap_bytes: list[int] = []
+
+    def attack(run: Any) -> None:
+        _wait(run, lambda: Watermark(1_000) in _written(live, out))
+        heap_bytes.append(_heap_bytes(live))
+        lies = (EndOfInput(), Watermark(MAX_TIMESTAMP_MS), Watermark(9_000), RecordAttributes(backlog=True))
+        flood = ((lies[number % len(lies)], f"{number:06}" + "e" * _LONG) for number in range(_FLOOD))
+        _send(live, source, flood)
+        _send(live, source, [_bid(2, 2_000), (Watermark(10_000), TRUSTED)])
+        _wait(run, lambda: Watermark(10_000) in _written(live, out))
+        heap_bytes.append(_heap_bytes(live))
+
+    live.run(flow, mode="micro-batch", until=attack)
+
+    found = _written(live, out)
+    assert _counts(found) == [2]
+    assert [each for each in found if not isinstance(each, Record)] == [Watermark(1_000), Watermark(10_000)]
+    dead_letters = live.records(source.dead_letter)
+    assert len(dead_letters) == _FLOOD
+    assert max(len(each.headers["flowcore-reason"]) for each in dead_letters) < 1_000
+    assert sum(len(value) for each in dead_letters for value in each.headers.values()) < _FLOOD * 1_000
+    (kept,) = (live.settings.state_dir / "f" / "checkpoints").glob("*/watermarks.json")
+    assert kept.stat().st_size < 10_000
+    before, after = heap_bytes
+    assert after - before < _FLOOD * _LONG // 2, heap_bytes  # classes are loaded meanwhile
+
+
+@pytest.mark.parametrize("has_state", [True, False], ids=["key-groups", "driver"])
+def test_channels_that_came_first_are_heard_in_a_flood_of_forged_ones(live: Live, has_state: bool) -> None:
+    """Those of the flood that count have ended; the others are counted."""
+    source = live.topic("bids", schema="id BIGINT", elements="tagged")
+    flow, out = _counting(live, source)
+    if not has_state:
+        flow, out = Flow("f"), live.topic("copy", elements="tagged", partitions=1)
+        flow.read("bids", source).write("out", out)
+    _send(live, source, [_bid(1, 1_000), (Watermark(1_000), TRUSTED)])
+
+    def attack(run: Any) -> None:
+        _wait(run, lambda: Watermark(1_000) in _written(live, out))
+        end = Watermark(MAX_TIMESTAMP_MS)
+        flood: list[Sent] = [(end, f"{'e' * 200}{number}") for number in range(10_000)]
+        _send(live, source, [*flood, _bid(2, 2_000), (Watermark(10_000), TRUSTED), *flood])
+        _wait(run, lambda: Watermark(10_000) in _written(live, out))
+        _send(live, source, [(Watermark(11_000), TRUSTED)])
+        _wait(run, lambda: Watermark(11_000) in _written(live, out))
+
+    live.run(flow, mode="micro-batch", until=attack)
+
+    found = _written(live, out)
+    if has_state:
+        assert _counts(found) == [2]
+    assert Watermark(MAX_TIMESTAMP_MS) not in found
+    assert live.records(source.dead_letter) == []
+    (kept,) = (live.settings.state_dir / "f" / "checkpoints").glob("*/watermarks.json")
+    assert kept.stat().st_size < 50_000
+    senders = kept.parent / "senders" / "bids-0"
+    assert has_state == senders.exists()
+    assert all(each.stat().st_size < 20_000 for each in senders.glob("*"))
+
+
+def _heap_bytes(live: Live) -> int:
+    """What the JVM keeps: the least of some moments, since a batch may run at each of them."""
+    jvm = live.spark._jvm.java.lang
+    runtime = jvm.Runtime.getRuntime()
+    found = []
+    for _ in range(5):
+        jvm.System.gc()
+        found.append(int(runtime.totalMemory() - runtime.freeMemory()))
+        time.sleep(0.2)
+    return min(found)
+
+
+def _wait(run: Any, condition: Any) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        run.wait(0.3)

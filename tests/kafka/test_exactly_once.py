@@ -1,0 +1,152 @@
+"""With exactly-once delivery, a reader of committed records sees each record once, whatever is killed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Tumbling, monotonous
+from flowcore.errors import DeliveryError
+from flowcore.planner import plan_flow
+from flowcore.spark.run.flow import open_context
+from flowcore.spark.run.live_stage import LiveRun
+from tests.kafka.committed_reader import CommittedReader
+from tests.kafka.driver import driver_settings, run_to_failpoint
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+SALE = "id BIGINT NOT NULL, shop STRING"
+
+
+def copy(source: str, out: str) -> Flow:
+    """A flow that emits what it reads, by shop.
+
+    The name of a flow names its ledger too, so that each test has its own.
+    """
+    flow = Flow(out)
+    sales = flow.read("sales", KafkaTopic(source, schema=SALE))
+    sales.write("out", KafkaTopic(out, delivery="exactly-once"), key="shop")
+    return flow
+
+
+def drive(servers: str, state: str, source: str, out: str) -> None:
+    """Run a slice; slots are written one after the other."""
+    settings = driver_settings(servers, state, **{"spark.master": "local[1]"})
+    plan = plan_flow(copy(source, out), "slice", settings)
+    with open_context(plan, settings) as context, LiveRun(plan, context) as run:
+        run.wait(100)
+
+
+def test_slice_writes_each_record_once_through_kills(live: Live) -> None:
+    """Killed in a transaction after another slot's commit, and before Spark's commit of a batch."""
+    source, out = live.topic("sales"), live.topic("out")
+    live.send(source, *({"id": each, "shop": f"s{each % 6}"} for each in range(80)), partitions=2)
+    live.send(out, partitions=3)
+    with CommittedReader(live.servers, out.name) as reader:
+        for failpoint in ("transaction-rows:2", "batch-written:1"):
+            run_to_failpoint(drive, live, source.name, out.name, failpoint=failpoint)
+        transactions = []
+
+        def until_end(run: LiveRun) -> None:
+            assert run.wait(180)
+            transactions.append(run.progress()[0].open_transactions)
+
+        live.run(copy(source.name, out.name), until=until_end)
+        records = live.records(out)
+        reader.wait_for(len(records))
+
+    assert sorted(each["id"] for each in reader.values) == list(range(80))
+    assert transactions == [0]
+    assert len({record.id for record in records}) == len(records) == 80
+    for shop in range(6):
+        found = [each["id"] for each in reader.values if each["shop"] == f"s{shop}"]
+        assert found == list(range(shop, 80, 6))
+
+
+def test_repeated_batch_writes_nothing_to_any_output(live: Live) -> None:
+    """Dead letters, side outputs and results of windows are in the transactions of their query."""
+    source = live.topic("sales", schema=f"{SALE}, at BIGINT", event_time="at", watermark=monotonous())
+    outputs = [live.topic(name) for name in ("sums", "late", "copies")]
+    sums, late, copies = outputs
+    flow = Flow(sums.name)
+    sales = flow.read("sales", source)
+    windows = sales.window(Tumbling(10), by="shop", late="side-output").aggregate(ids="sum(id)")
+    windows.write("sums", replace(sums, delivery="exactly-once"))
+    windows.late.write("late", late)
+    sales.map(dict, schema=f"{SALE}, at BIGINT").write("copies", copies)
+
+    def everything() -> dict[str, list[Any]]:
+        return {name: live.records(name) for name in (*(each.name for each in outputs), source.dead_letter)}
+
+    rows = [{"id": each, "shop": "ab"[each % 2], "at": each * 1000} for each in range(25)]
+    live.send(source, *rows, b"bad", partitions=1)
+    live.run(flow, "micro-batch", _wait_for_a_dead_letter)
+    live.send(source, {"id": 1, "shop": "a", "at": 1}, b"worse", {"id": 90, "shop": "a", "at": 90_000})
+    live.run(flow)
+    found = everything()
+
+    live.forget_last_batch(flow.name, "sales-batches")
+    live.run(flow)
+
+    assert everything() == found
+    assert [len(found[topic.name]) for topic in outputs] == [6, 1, 27]
+    assert [record.value for record in live.records(source.dead_letter)] == [b"bad", b"worse"]
+
+
+def test_repetition_with_other_records_stops_until_it_is_asked_for(live: Live) -> None:
+    """The error is typed and names the setting."""
+    source, out = live.topic("sales", schema=SALE), live.topic("out")
+    live.send(source, *({"id": each, "shop": "a"} for each in range(4)))
+    live.run(copy(source.name, out.name))
+    live.forget_last_batch(out.name, "sales-batches")
+
+    flow = Flow(out.name)
+    changed = flow.read("sales", source).where("id > 0")
+    changed.write("out", replace(out, delivery="exactly-once"), key="shop")
+
+    with pytest.raises(DeliveryError, match=r"repetition has 3 records: .*repeat-batch=sales-batches:0$"):
+        live.run(flow)
+    assert len(live.records(out)) == 4
+    live.settings = replace(live.settings, repeat_batch=("sales-batches", 0))
+    live.run(flow)
+    live.send(source, {"id": 4, "shop": "a"})
+    live.run(flow)
+
+    assert [record.json["id"] for record in live.records(out)] == [0, 1, 2, 3, 1, 2, 3, 4]
+
+
+def test_flow_whose_state_is_gone_does_not_write_again(live: Live) -> None:
+    """Its ledger says that it has written; more slots than before do not hide that."""
+    source, out = live.topic("sales", schema=SALE), live.topic("out")
+    live.send(source, *({"id": each, "shop": f"s{each}"} for each in range(6)))
+    live.settings = replace(live.settings, shuffle_partitions=2)
+    live.run(copy(source.name, out.name))
+    first = live.records(out)
+    shutil.rmtree(live.settings.state_dir)
+    live.settings = replace(live.settings, shuffle_partitions=4)
+
+    for _ in range(2):
+        with pytest.raises(DeliveryError, match=r"bring .* back.*repeat-batch=sales-batches:0$"):
+            live.run(copy(source.name, out.name))
+        assert live.records(out) == first
+
+    live.settings = replace(live.settings, repeat_batch=("sales-batches", 0))
+    live.run(copy(source.name, out.name))
+    live.settings = replace(live.settings, repeat_batch=None)
+    live.send(source, {"id": 6, "shop": "s6"})
+    live.run(copy(source.name, out.name))
+    found = sorted(record.json["id"] for record in live.records(out))
+    assert found == sorted([*range(6), *range(7)])
+
+
+def _wait_for_a_dead_letter(run: LiveRun) -> None:
+    deadline = time.monotonic() + 90
+    while (found := run.progress()[0].dead_letters) == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert found == 1

@@ -1,0 +1,120 @@
+"""A stream is joined by a shuffle with a table that does not fit in memory, and gives the same results."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.planner import plan_flow
+from flowcore.spark.context import Context
+from flowcore.spark.results.store import ResultStore
+from flowcore.spark.run.flow import SilentListener, run_stages
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT NOT NULL, shop STRING"
+KINDS: tuple[Any, ...] = ("inner", "left", "semi", "anti")
+
+
+def _write_shops(tmp_path: Path, cities: dict[str, list[str]], copies: int = 1) -> None:
+    (tmp_path / "shops").mkdir(exist_ok=True)
+    rows = [
+        {"shop": f"{shop}{copy or ''}", "city": city}
+        for copy in range(copies)
+        for shop, found in cities.items()
+        for city in found
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "shops" / "p.parquet")
+
+
+def _flow(bids: KafkaTopic, outs: dict[str, KafkaTopic]) -> Flow:
+    flow = Flow("large")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+    source = flow.read("bids", bids)
+    for how, out in outs.items():
+        source.join(shops, on="shop", how=how).write(how, out)  # type: ignore[arg-type]
+    return flow
+
+
+def test_shuffled_tables_give_the_results_of_broadcast_ones(live: Live, tmp_path: Path) -> None:
+    """Keys that repeat, are null or have no partner, and bad records: values and ids are the same."""
+    _write_shops(tmp_path, {"a": ["Bern"], "b": ["Basel", "Brig"], "c": ["Chur"]})
+    bids = live.topic("bids", schema=BID)
+    rows = [{"id": n, "shop": shop} for n, shop in enumerate(["a", "b", "zz", None, "c", "b"] * 3)]
+    live.send(bids, *rows, b"garbage", partitions=2)
+    found = []
+    for limit in (1 << 20, 1):
+        state = tmp_path / f"state-{limit}"
+        live.settings = replace(live.settings, state_dir=state, max_broadcast_bytes=limit)
+        outs = {how: live.topic(f"{how}-{limit}") for how in KINDS}
+        live.run(_flow(bids, outs))
+        found.append({how: sorted((r.id, r.value) for r in live.records(out)) for how, out in outs.items()})
+
+    broadcast, shuffled = found
+    assert {how: len(records) for how, records in broadcast.items()} == {
+        "inner": 18, "left": 24, "semi": 12, "anti": 6,
+    }  # fmt: skip
+    assert shuffled == broadcast
+    assert [record.value for record in live.records(bids.dead_letter)] == [b"garbage"] * 2
+
+
+def test_a_table_that_outgrows_its_limit_is_shuffled_from_then_on(live: Live, tmp_path: Path) -> None:
+    """The query leaves real-time mode with it. The table is distributed once, not in each batch."""
+    _write_shops(tmp_path, {"a": ["Bern"]})
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 0, "shop": "a"}, partitions=2)
+    flow = _flow(bids, {"left": out})
+    store = ResultStore(live.settings.state_dir, "large")
+    _commit(live, flow)
+    limit = store.table_bytes(["shops"])["shops"]
+    quick = {"realtime_batch": timedelta(seconds=5), "metrics_interval": timedelta(milliseconds=500)}
+    live.settings = replace(live.settings, max_broadcast_bytes=limit, **quick)
+
+    def follow(run: Any) -> None:
+        live.wait_for_records(run, out, 1)
+        assert run.modes == {"bids": "realtime"}
+        _write_shops(tmp_path, {"a": ["Biel"], "b": ["Basel", "Brig"]}, copies=1_000)
+        _commit(live, flow)
+        _wait(run, lambda: run.modes == {"bids": "micro-batch"})
+        for number, shop in enumerate(("a", "b", "b999", "zz"), 1):
+            live.send(bids, {"id": number, "shop": shop}, partitions=2)
+            live.wait_for_records(run, out, {1: 2, 2: 4, 3: 6, 4: 7}[number])
+        physical = run.running["bids"]._jsq.explainInternal(False)
+        batch, _, table = physical.partition("InMemoryRelation")
+        assert "SortMergeJoin" in batch
+        assert batch.count("Exchange hashpartitioning") == 1
+        assert "Exchange hashpartitioning" in table
+        (switch,) = run.health().switches
+        assert (switch.before, switch.after) == ("realtime", "micro-batch")
+        assert re.search(r"of stage 'shops' was committed; shops has [\d,]+ bytes, more than", switch.reason)
+        assert "so it is joined by a shuffle" in switch.reason
+
+    live.run(flow, None, follow)
+
+    found = [(value["id"], value.get("city")) for value in live.values(out)]
+    assert sorted(found, key=str) == [
+        (0, "Bern"), (1, "Biel"), (2, "Basel"), (2, "Brig"), (3, "Basel"), (3, "Brig"), (4, None),
+    ]  # fmt: skip
+
+
+def _commit(live: Live, flow: Flow) -> None:
+    context = Context(live.spark, live.settings, flow.name)
+    run_stages(plan_flow(flow, None, live.settings), context, refresh=False, listener=SilentListener())
+
+
+def _wait(run: Any, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert not run.wait(0.1), "the queries have ended"
+        assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"

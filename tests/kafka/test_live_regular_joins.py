@@ -1,0 +1,70 @@
+"""Regular joins of two topics in a live query."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+
+
+def _paid(
+    orders: KafkaTopic, payments: KafkaTopic, out: KafkaTopic, first: KafkaTopic, ttl: timedelta
+) -> Flow:
+    flow = Flow("shop")
+    left, right = flow.read("orders", orders), flow.read("payments", payments)
+    left.join(right, on="id", ttl=ttl, name="paid").write("out", out)
+    left.join(right, on="id", how="semi", ttl=None, name="known").write("first", first)
+    return flow
+
+
+def test_records_meet_those_that_arrive_while_they_are_kept(live: Live) -> None:
+    """Over restarts, in batches and slices, in either order of arrival; a repeated batch has the same ids."""
+    orders = live.topic("orders", schema="id BIGINT, item STRING")
+    payments = live.topic("payments", schema="id BIGINT, amount BIGINT")
+    out, first = live.topic("out"), live.topic("first")
+    flow = _paid(orders, payments, out, first, timedelta(hours=1))
+    live.send(orders, {"id": 1, "item": "a"}, {"item": "b"}, {"id": 2, "item": "c"}, partitions=2)
+    live.send(payments, {"id": 3, "amount": 30}, {"amount": 9})
+    live.run(flow)
+    assert live.values(out) == []
+
+    live.send(payments, {"id": 1, "amount": 10}, {"id": 1, "amount": 11})
+    live.send(orders, {"id": 3, "item": "d"}, partitions=2)
+    live.run(flow, mode="micro-batch", until=lambda run: live.wait_for_records(run, out, 3))
+    pairs = [(1, "a", 10), (1, "a", 11), (3, "d", 30)]
+    records = live.records(out)
+    assert sorted((row["id"], row["item"], row["amount"]) for row in live.values(out)) == pairs
+    assert sorted(row["item"] for row in live.values(first)) == ["a", "d"]
+
+    live.forget_last_batch("shop", "orders-batches")
+    live.run(flow)
+    assert {record.id: record.json for record in live.records(out)} == {
+        record.id: record.json for record in records
+    }
+    assert len(live.records(out)) > len(records)
+
+    held = {str(key.key): sorted(key.states) for key in live.held_keys(flow, "paid")}
+    both = ["left_ms", "right_ms"]
+    assert held == {"{'id': 1}": both, "{'id': 2}": ["left_ms"], "{'id': 3}": both}
+
+
+def test_records_expire_by_processing_time(live: Live) -> None:
+    """A time to live may be declared anew: it counts for what is kept already."""
+    orders = live.topic("orders", schema="id BIGINT, item STRING")
+    payments = live.topic("payments", schema="id BIGINT, amount BIGINT")
+    out, first = live.topic("out"), live.topic("first")
+    live.send(orders, {"id": 1, "item": "a"})
+    live.send(payments, {"id": 2, "amount": 5})
+    live.run(_paid(orders, payments, out, first, timedelta(hours=1)))
+    live.send(payments, {"id": 1, "amount": 10})
+    live.run(_paid(orders, payments, out, first, timedelta(milliseconds=1)))
+
+    assert live.values(out) == []
+    assert [row["item"] for row in live.values(first)] == ["a"]
