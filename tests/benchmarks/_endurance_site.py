@@ -163,7 +163,7 @@ class Site:
 @contextmanager
 def code_server(home: Path, settings: Mapping[str, str]) -> Iterator[CodeServer]:
     """A code server as deployed: a separate process that is restarted when it ends (`restart: ...`)."""
-    shutil.copy(PROJECT / "deploy/dagster.yaml", home)
+    shutil.copy(PROJECT / "flowcore/dagster/dagster.yaml", home)
     server = CodeServer(home, settings)
     restarting = threading.Thread(target=server.keep, name="code server", daemon=True)
     restarting.start()

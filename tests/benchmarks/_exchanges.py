@@ -27,6 +27,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import psutil
 import pyarrow as pa
 
 from flowcore import Flow, KafkaTopic, Sliding, Tumbling
@@ -38,6 +39,7 @@ from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
+from flowcore.metrics.usage import process_family
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
@@ -241,17 +243,12 @@ class _Bench:
 
 def _cpu_s() -> float:
     """Processor time of this process and its descendants: the JVM and its Python workers, not the broker."""
-    found: dict[int, tuple[int, float]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # a process may have ended
-            if b"kafka.Kafka" not in (stat.parent / "cmdline").read_bytes():
-                fields = stat.read_text().rpartition(")")[2].split()
-                ticks = sum(map(int, fields[11:15]))  # of ended children too
-                found[int(stat.parent.name)] = int(fields[1]), ticks / os.sysconf("SC_CLK_TCK")
-    mine = {os.getpid()}
-    while fresh := {each for each, (parent, _) in found.items() if parent in mine} - mine:
-        mine |= fresh
-    return sum(found[each][1] for each in mine)
+    found = 0.0
+    for process in process_family(os.getpid()):
+        with suppress(psutil.Error):  # it has ended
+            if "kafka.Kafka" not in process.cmdline():
+                found += sum(process.cpu_times()[:4])  # of ended children too
+    return found
 
 
 ROWS = pa.schema([("auction", pa.int64()), ("t", pa.int64())])

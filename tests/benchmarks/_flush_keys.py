@@ -2,26 +2,23 @@
 
 A Python function emits ten million records with as many keys, and then newer ones for a fifth of the keys.
 Key groups buffer them for an interval that never ends, so all keys are buffered at once unless a buffer in
-memory is full. Memory is sampled twice a second from outside: the highest resident set of the JVM, and the
-sum over its Python workers (shared pages count for each).
+memory is full. `_process_memory` samples memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark import SparkContext
 
 from flowcore import Flow, KafkaTopic, RichFunction
-from flowcore.background import PeriodicThread
 from flowcore.errors import RunError
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
@@ -32,6 +29,7 @@ from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify import rows_from_json
 from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed
+from tests.benchmarks._process_memory import ProcessMemory
 
 __all__ = ["measure"]
 
@@ -42,7 +40,6 @@ COLUMNS = pa.schema({"auction_id": pa.int64(), "price": pa.int64()})
 NEWER = 5
 """One in this many keys gets a second record."""
 _ROWS = 100_000
-_INTERVAL_S = 0.5
 Prices = npt.NDArray[np.int64]
 
 
@@ -65,8 +62,8 @@ def measure(folder: Path, servers: str, keys: int) -> Report:
         figures += [
             Figures(name, "records/s", [run.records / run.seconds]),
             Figures(f"{name} output", "records", [run.outputs]),
-            Figures(f"{name} JVM", "MiB at most", [run.memory.jvm_kib / 1024]),
-            Figures(f"{name} workers", "MiB at most", [run.memory.workers_kib / 1024]),
+            Figures(f"{name} JVM", "MiB at most", [max(run.memory.jvm_kib) / 1024]),
+            Figures(f"{name} workers", "MiB at most", [max(run.memory.workers_kib) / 1024]),
         ]
     return Report(
         name="flush",
@@ -84,7 +81,7 @@ class _Run:
     seconds: float
     records: int
     outputs: int
-    memory: _Memory
+    memory: ProcessMemory
 
 
 def _run(settings: Settings, out: str, keys: int) -> _Run:
@@ -93,7 +90,7 @@ def _run(settings: Settings, out: str, keys: int) -> _Run:
     latest = bids.map(_latest(), schema=SCHEMA, key="auction_id", flush=timedelta(days=1), name="latest")
     latest.write("tops", KafkaTopic(out, partitions=PARTITIONS))
     plan = plan_flow(flow, "slice", settings)
-    with open_context(plan, settings) as context, _Memory() as memory:
+    with open_context(plan, settings) as context, ProcessMemory() as memory:
         began = time.monotonic()
         with LiveRun(plan, context) as run:
             run.wait()
@@ -149,42 +146,3 @@ def _read(servers: str, topic: str, keys: int) -> Prices:
         rows = rows_from_json([message.value() or b"" for message in messages], COLUMNS)
         found[rows["auction_id"].to_numpy()] = rows["price"].to_numpy()
     return found
-
-
-class _Memory:
-    """The highest memory of the driver's JVM and of its child processes."""
-
-    def __init__(self) -> None:
-        gateway: Any = SparkContext._gateway
-        self._jvm: int = gateway.proc.pid
-        self.jvm_kib = self.workers_kib = 0
-        self._sampling = PeriodicThread("memory", self._sample, _INTERVAL_S)
-
-    def __enter__(self) -> Self:
-        self._sampling.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._sampling.__exit__(None, None, None)
-
-    def _sample(self) -> None:
-        status = {pid: _status(pid) for pid in _processes()}
-        family = {self._jvm}
-        while more := {pid for pid, fields in status.items() if fields.get("PPid") in family} - family:
-            family |= more
-        resident = {pid: status.get(pid, {}).get("VmRSS", 0) for pid in family}
-        self.jvm_kib = max(self.jvm_kib, resident.pop(self._jvm))
-        self.workers_kib = max(self.workers_kib, sum(resident.values()))
-
-
-def _processes() -> Iterable[int]:
-    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
-
-
-def _status(pid: int) -> dict[str, int]:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has ended
-        return {}
-    fields = (line.split() for line in lines if line.startswith(("PPid:", "VmRSS:")))
-    return {name.rstrip(":"): int(value) for name, value, *_ in fields}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import gc
 import math
-import random
 import shutil
 import sys
 import tempfile
@@ -36,45 +35,17 @@ from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from pipelines.benchmark import Figures, Report, in_turn
+from tests.benchmarks._orders import ORDER, ORDER_DDL, generate_orders
 
 _SPARK = ", Spark"
 BATCH = 10_000
 """Spark's own default for the rows of an Arrow batch."""
-ORDER: list[tuple[str, pa.DataType]] = [
-    ("order_id", pa.int64()), ("customer_id", pa.int64()), ("created_ms", pa.int64()),
-    ("channel", pa.string()),
-    ("currency", pa.string()), ("country", pa.string()), ("status", pa.string()), ("priority", pa.bool_()),
-    ("weight", pa.float64()), ("discount", pa.float64()), ("tax_rate", pa.float64()),
-    ("shipping", pa.float64()), ("warehouse", pa.string()), ("carrier", pa.string()), ("note", pa.string()),
-    ("tags", pa.list_(pa.string())),
-    ("address", pa.struct([
-        pa.field("street", pa.string()), pa.field("city", pa.string()), pa.field("zip", pa.int64()),
-        pa.field("geo", pa.struct([("lat", pa.float64()), ("lon", pa.float64())])),
-    ])),
-    ("payment", pa.struct([
-        pa.field("method", pa.string()), pa.field("digits", pa.string()), pa.field("approved", pa.bool_())
-    ])),
-    ("items", pa.list_(pa.struct([
-        pa.field("sku", pa.string()), pa.field("quantity", pa.int64()), pa.field("price", pa.float64())
-    ]))),
-    ("history", pa.list_(pa.struct([pa.field("at_ms", pa.int64()), pa.field("event", pa.string())]))),
-]  # fmt: skip
-INPUT = pa.schema(ORDER)
 OUTPUT = pa.schema(
     [*ORDER, ("net", pa.float64()), ("gross", pa.float64()), ("parcel", pa.int64()), ("zone", pa.string())]
 )
-DDL = (
-    "order_id BIGINT, customer_id BIGINT, created_ms BIGINT, channel STRING, currency STRING, "
-    "country STRING, status STRING, priority BOOLEAN, weight DOUBLE, discount DOUBLE, tax_rate DOUBLE, "
-    "shipping DOUBLE, warehouse STRING, carrier STRING, note STRING, tags ARRAY<STRING>, "
-    "address STRUCT<street: STRING, city: STRING, zip: BIGINT, geo: STRUCT<lat: DOUBLE, lon: DOUBLE>>, "
-    "payment STRUCT<method: STRING, digits: STRING, approved: BOOLEAN>, "
-    "items ARRAY<STRUCT<sku: STRING, quantity: BIGINT, price: DOUBLE>>, "
-    "history ARRAY<STRUCT<at_ms: BIGINT, event: STRING>>"
-)
+OUTPUT_DDL = f"{ORDER_DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT, zone STRING"
 KINDS: Mapping[type, StepKind] = {Map: "map", Filter: "filter", FlatMap: "flat_map"}
 COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
-OUTPUT_DDL = f"{DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT, zone STRING"
 ANSWER = """
     WITH parcels AS (
         SELECT order_id, address.zip // 1000 AS area, country, unnest(range(0, len(items), 2)) // 2 AS parcel,
@@ -136,13 +107,13 @@ def by_hand(order: RecordDict) -> Iterator[RecordDict]:
 def flow(attributes: OperatorAttributes | None = None) -> Flow:
     """The five operators; ``attributes`` of each, or what follows from their functions."""
     made = Flow("parcels")
-    orders = made.read("orders", Parquet("orders", schema=DDL))
-    net = orders.map(priced, schema=f"{DDL}, net DOUBLE", attributes=attributes)
+    orders = made.read("orders", Parquet("orders", schema=ORDER_DDL))
+    net = orders.map(priced, schema=f"{ORDER_DDL}, net DOUBLE", attributes=attributes)
     gross = net.filter(paid, attributes=attributes).map(
-        taxed, schema=f"{DDL}, net DOUBLE, gross DOUBLE", attributes=attributes
+        taxed, schema=f"{ORDER_DDL}, net DOUBLE, gross DOUBLE", attributes=attributes
     )
     split = gross.flat_map(
-        parcels, schema=f"{DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT", attributes=attributes
+        parcels, schema=f"{ORDER_DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT", attributes=attributes
     )
     split.map(routed, schema=OUTPUT_DDL, attributes=attributes).write("parcels", Parquet("parcels"))
     return made
@@ -151,25 +122,36 @@ def flow(attributes: OperatorAttributes | None = None) -> Flow:
 @click.command()
 @click.option("--orders", default=100_000, show_default=True, help="Records that go in.")
 @click.option(
-    "--case", type=click.Choice(["functions", "exchanges"]), default="functions", show_default=True,
-    help="Python functions in a row, or operators with state in a row.",
+    "--case", type=click.Choice(["functions", "exchanges", "branches"]), default="functions",
+    show_default=True,
+    help="Python functions in a row, operators with state in a row, or windows side by side.",
 )  # fmt: skip
 @click.option("--bids", default=2_000_000, show_default=True, help="Records of --case exchanges.")
+@click.option("--rate", default=5_000.0, show_default=True, help="Bids a second of --case branches.")
+@click.option("--seconds", default=60.0, show_default=True, help="Length of a run of --case branches.")
 @click.option("--rounds", default=5, show_default=True, help="Counted runs of each contender.")
 @click.option("--spark", is_flag=True, help="Also through Spark, from Parquet to Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(orders: int, case: str, bids: int, rounds: int, *, spark: bool, as_json: bool) -> None:
+def command(
+    *, orders: int, case: str, bids: int, rate: float, seconds: float, rounds: int, spark: bool, as_json: bool
+) -> None:
     """Operators in a row.
 
     Functions: five Python operators with planned copies, with deep copies, and as one hand-written function.
     Exchanges: two operators with state against the first alone, and the cost of control rows.
+    Branches: the delay of the results of three live windows in one flow, against a flow for each.
     """
     if case == "exchanges":
         from tests.benchmarks._exchanges import measure_exchanges  # noqa: PLC0415 - needs a JVM
 
         measure_exchanges(bids, rounds).show(as_json=as_json)
         return
-    table = pa.Table.from_pylist(list(_orders(orders)), schema=INPUT)
+    if case == "branches":
+        from tests.benchmarks._branches import measure_branches  # noqa: PLC0415 - needs a JVM
+
+        measure_branches(rate, seconds, rounds).show(as_json=as_json)
+        return
+    table = pa.Table.from_pylist(list(generate_orders(orders)), schema=pa.schema(ORDER))
     expected = _ask(ANSWER, orders=table)
     figures, ratios = _in_process(table, rounds, expected)
     if spark:
@@ -246,7 +228,7 @@ def _through_spark(
         run_stages(plans[name], context, refresh=True, listener=SilentListener())
 
     def theirs(context: Context) -> None:
-        read = context.spark.read.schema(DDL).parquet(str(folder / "orders"))
+        read = context.spark.read.schema(ORDER_DDL).parquet(str(folder / "orders"))
         read.mapInArrow(_by_hand, OUTPUT_DDL).write.mode("overwrite").parquet(str(folder / "parcels"))
 
     try:
@@ -347,7 +329,7 @@ def _spec(made: Flow) -> ChainSpec:
             outlet=0 if following is None else None, outlet_copy=COPIES[last],
         )  # fmt: skip
     assert following
-    return ChainSpec(INPUT, following)
+    return ChainSpec(pa.schema(ORDER), following)
 
 
 def _ask(query: str, **tables: pa.Table) -> tuple[Any, ...]:
@@ -364,32 +346,3 @@ def _require(expected: tuple[Any, ...], found: tuple[Any, ...], name: str) -> No
     if not all(alike):
         msg = f"{name}: DuckDB finds {expected} and the output has {found}, so its speed is meaningless"
         raise RunError(msg)
-
-
-def _orders(number: int) -> Iterator[RecordDict]:
-    chance = random.Random(7)  # noqa: S311 - not for security
-    cities = ["Bern", "Basel", "Zürich", "Genève", "Lugano", "Chur"]
-    for order_id in range(number):
-        weight = chance.random() * 30
-        yield {
-            "order_id": order_id, "customer_id": chance.randrange(10_000),
-            "created_ms": 1_700_000_000_000 + order_id * 7, "channel": chance.choice(["web", "app", "shop"]),
-            "currency": "CHF", "country": chance.choice(["CH", "DE", "FR", "IT"]),
-            "status": chance.choice(["new", "packed", "sent", "sent", "sent", "cancelled"]),
-            "priority": weight < 2, "weight": weight, "discount": chance.choice([0.0, 0.05, 0.1]),
-            "tax_rate": 0.081, "shipping": round(weight * 0.4, 2), "warehouse": f"w{order_id % 7}",
-            "carrier": chance.choice(["post", "bike"]), "note": f"order {order_id} of the day",
-            "tags": chance.sample(["gift", "fragile", "cold", "bulky", "return"], 2),
-            "address": {
-                "street": f"Gasse {order_id % 97}", "city": chance.choice(cities),
-                "zip": chance.randrange(1000, 9999), "geo": {"lat": 46 + weight / 30, "lon": 7 + weight / 30},
-            },
-            "payment": {
-                "method": "card", "digits": f"{order_id % 10_000:04}", "approved": chance.random() < 0.95
-            },
-            "items": [
-                {"sku": f"s{item}-{order_id % 97}", "quantity": chance.randrange(1, 4), "price": item + 0.5}
-                for item in range(chance.randrange(1, 5))
-            ],
-            "history": [{"at_ms": order_id * 7 + step, "event": f"e{step}"} for step in range(2)],
-        }  # fmt: skip

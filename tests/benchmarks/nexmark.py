@@ -1,7 +1,12 @@
 """Nexmark's queries from Kafka to Kafka, each result verified against DuckDB.
 
-Each query reads all of its events as a slice, from new checkpoints in one session. The seconds run from the
-start of its queries to their end. Memory is that of Spark's JVM and the Python workers below it, at its peak.
+Each query reads all of its events as a slice, from new checkpoints in one session. With a rival, both run the
+query alternately over the same topics, and the results of both are verified.
+
+The seconds begin when the sources begin to read: with the first batch of flowcore, with the state RUNNING of
+PyFlink's first source. They end when the broker has appended the last result; for q10 (files) and q12 (which
+waits for its windows) at the end of the slice. Memory is that of the engine's JVM and all processes below it,
+at its peak.
 """
 
 from __future__ import annotations
@@ -10,32 +15,41 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
+import psutil
+from confluent_kafka import Message
 from pyspark import SparkContext
 
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.metrics.usage import process_family
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.live_topics import prepare_topics
-from pipelines.benchmark import Figures, Report
-from pipelines.nexmark.answers import QUERIES, check_answer, load_query
-from pipelines.nexmark.events import Tables, feed_events, result_topic
+from pipelines.auctions.readers import read_messages
+from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.nexmark.answers import BY_CLOCK, QUERIES, Answer, check_folder, check_messages, load_query
+from pipelines.nexmark.events import PARTITIONS, Tables, feed_events, result_topic
 from pipelines.nexmark.generator import NexmarkConfig
+from tests.benchmarks._pyflink.rival import PyFlink, query_text
 
 BATCH = 500_000
 BIDS_ONLY = 2_173_916  # events of all kinds, of which 2,000,000 are bids
 _SAMPLE_S = 0.5
+_WINDOWS_END_S = 60.0
+_CORES = os.cpu_count() or 1
 
 
 @click.command()
@@ -46,19 +60,37 @@ _SAMPLE_S = 0.5
     "--events", default=BIDS_ONLY, show_default=True, help="Events of all kinds; 46 of 50 are bids."
 )
 @click.option("--rounds", default=3, show_default=True, help="Counted runs of each query.")
+@click.option("--rival", type=click.Choice(["pyflink"]), help="Run the same queries in PyFlink SQL too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(names: tuple[str, ...], events: int, rounds: int, *, as_json: bool) -> None:
+def command(names: tuple[str, ...], events: int, rounds: int, rival: str | None, *, as_json: bool) -> None:
     """Nexmark's queries over events already in Kafka, verified against DuckDB."""
     unknown = set(names) - set(QUERIES)
     if unknown:
         msg = f"there is no query {', '.join(sorted(unknown))}; the queries are {', '.join(QUERIES)}"
         raise click.UsageError(msg)
-    with (
-        tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
-        EmbeddedBroker() as broker,
-    ):
-        report = _measure(Path(folder), broker.bootstrap_servers, names or QUERIES, events, rounds)
-    report.show(as_json=as_json)
+    with ExitStack() as closing:
+        folder = Path(
+            closing.enter_context(
+                tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True)
+            )
+        )
+        servers = closing.enter_context(EmbeddedBroker()).bootstrap_servers
+        settings = Settings.of(
+            {
+                "kafka.bootstrap.servers": servers,
+                "state.dir": folder / "state",
+                "execution.max-records-per-batch": BATCH,
+            }
+        )
+        tables = feed_events(servers, NexmarkConfig(), events)
+        context = closing.enter_context(
+            open_context(plan_flow(load_query("q0"), "slice", settings), settings)
+        )
+        heap = context.spark.conf.get("spark.driver.memory") or "1g"
+        pyflink = closing.enter_context(PyFlink(servers, folder / "pyflink", heap)) if rival else None
+        bench = _Bench(context, servers, folder, tables, pyflink)
+        found = {name: bench.measure(name, rounds) for name in names or QUERIES}
+    _report(found, tables, rival).show(as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,84 +103,203 @@ class _Run:
 
     @property
     def per_core(self) -> float:
-        return self.events / self.seconds / (os.cpu_count() or 1)
+        return self.events / self.seconds / _CORES
 
 
-def _measure(folder: Path, servers: str, names: tuple[str, ...], events: int, rounds: int) -> Report:
-    settings = Settings.of(
-        {
-            "kafka.bootstrap.servers": servers,
-            "state.dir": folder / "state",
-            "execution.max-records-per-batch": BATCH,
-        }
-    )
-    tables = feed_events(servers, NexmarkConfig(), events)
-    figures: list[Figures] = []
-    details: dict[str, Any] = {}
-    with open_context(plan_flow(load_query("q0"), "slice", settings), settings) as context:
-        for name in names:
-            runs = [_run(context, servers, folder, name, tables) for _ in range(rounds + 1)][
-                1:
-            ]  # the first warms up
-            figures.append(Figures(name, "events/s per core", [run.per_core for run in runs]))
-            figures.append(Figures(f"{name} memory", "MB at peak", [run.peak_mb for run in runs]))
-            speed, memory = figures[-2:]
-            details[name] = {
-                "right": True, "events_per_second": speed.median * (os.cpu_count() or 1),
-                "events_per_second_per_core": speed.median, "peak_mb": memory.median,
-            }  # fmt: skip
-            click.echo(f"{name}: {details[name]}", err=True)  # progress: a query takes minutes
+Runs = Mapping[str, Sequence[_Run]]
+"""The counted runs of a query, by contender."""
+OURS, RIVAL = "flowcore", "PyFlink"
+
+
+def _report(found: Mapping[str, Runs], tables: Tables, rival: str | None) -> Report:
+    figures = []
+    for name, contenders in found.items():
+        for who, runs in contenders.items():
+            label = name if who == OURS else f"{name} {who}"
+            figures.append(Figures(label, "events/s per core", [run.per_core for run in runs]))
+            figures.append(Figures(f"{label} memory", "MB at peak", [run.peak_mb for run in runs]))
+    events = sum(map(len, tables.values()))
+    also = " of both" if rival else ""
     return Report(
         name="nexmark",
-        workload=f"{events:,} events ({tables['bid'].num_rows:,} bids) in topics of 2 partitions, slices "
-        f"with batches of {BATCH:,}",
+        workload=f"{events:,} events ({tables['bid'].num_rows:,} bids) in topics of {PARTITIONS} partitions, "
+        f"slices with batches of {BATCH:,}",
         figures=figures,
         ratios={},
-        verified="every result of every round against DuckDB over the same events, each written once",
-        details={"queries": details},
+        verified=f"every result of every round{also} against DuckDB over the same events, those of flowcore "
+        "each written once",
+        details={"queries": {name: _details(runs) for name, runs in found.items()}},
     )
 
 
-def _run(context: Context, servers: str, folder: Path, name: str, tables: Tables) -> _Run:
-    """Run a query over all events with a new state.
+def _details(contenders: Runs) -> dict[str, Any]:
+    """What the JSON object says of a query; results that are wrong have ended the benchmark before."""
+    ours = _summary(contenders[OURS])
+    if RIVAL not in contenders:
+        return ours
+    rival = _summary(contenders[RIVAL])
+    return {**ours, "ratio": ours["events_per_second"] / rival["events_per_second"], "pyflink": rival}
 
-    Raises:
-        RunError: Its results are not DuckDB's.
-    """
-    flow = load_query(name)
-    state = tempfile.mkdtemp(dir=folder, prefix=f"{name}-")
-    settings = replace(context.settings, state_dir=Path(state))
-    plan = plan_flow(flow, "slice", settings)
-    assert plan.live
-    prepare_topics(plan.live, settings)
-    own = Context(context.spark, settings, flow.name)
-    run_stages(plan, own, refresh=False, listener=SilentListener())
-    topic = result_topic(name).name
-    ensure_topics(servers, {topic: 2})
-    before = end_offsets(servers, topic)
-    with _peak_memory() as peak_mb:
-        began = time.monotonic()
-        with LiveRun(plan, own) as run:
+
+def _summary(runs: Sequence[_Run]) -> dict[str, Any]:
+    rates = [run.per_core * _CORES for run in runs]
+    return {
+        "right": True,
+        "events_per_second": median(rates),
+        "events_per_second_min": min(rates),
+        "events_per_second_max": max(rates),
+        "events_per_second_per_core": median(rates) / _CORES,
+        "peak_mb": median(run.peak_mb for run in runs),
+    }
+
+
+class _Bench:
+    def __init__(
+        self, context: Context, servers: str, folder: Path, tables: Tables, pyflink: PyFlink | None
+    ) -> None:
+        self.context, self.servers, self.folder, self.tables = context, servers, folder, tables
+        self.pyflink = pyflink
+
+    def measure(self, name: str, rounds: int) -> Runs:
+        """Run a query once to warm up, and then for each round; each contender in turn."""
+        runs: dict[str, list[_Run]] = {OURS: []}
+        if self.pyflink is not None and query_text(name) is not None:
+            runs[RIVAL] = []
+        one: dict[str, Callable[[str], _Run]] = {OURS: self._ours, RIVAL: self._rival}
+
+        def contender(who: str, counted: bool) -> Callable[[int], float]:
+            def run(_round: int) -> float:
+                found = one[who](name)
+                click.echo(f"{name} {who}: {found}", err=True)  # progress: a query takes minutes
+                if counted:
+                    runs[who].append(found)
+                return found.seconds
+
+            return run
+
+        for counted, times in ((False, 1), (True, rounds)):
+            in_turn(times, *(contender(who, counted) for who in runs))
+        return runs
+
+    def _ours(self, name: str) -> _Run:
+        """Run a query of flowcore over all events with a new state.
+
+        Raises:
+            RunError: Its results are not DuckDB's.
+        """
+        flow = load_query(name)
+        state = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"{name}-"))
+        settings = replace(self.context.settings, state_dir=state, data_dir=state)
+        plan = plan_flow(flow, "slice", settings)
+        assert plan.live
+        results = self._results(result_topic(name).name)
+        prepare_topics(plan, settings)
+        own = Context(self.context.spark, settings, flow.name)
+        run_stages(plan, own, refresh=False, listener=SilentListener())
+        java: Any = SparkContext._gateway
+        with _peak_memory(java.proc.pid) as peak_mb, LiveRun(plan, own) as run:
             run.wait()
-        seconds = time.monotonic() - began
-    answer = check_answer(name, tables, servers, before)
-    if not answer.right or answer.repeats:
-        msg = f"{name}: {answer}: the results are not those of DuckDB, so their speed is meaningless"
-        raise RunError(msg)
-    read = {source.topic.name for source in plan.live.sources if source.topic}
-    events = sum(len(table) for kind, table in tables.items() if f"nexmark-{kind}" in read)
-    return _Run(events, seconds, max(peak_mb))
+            ended_ms, began_ms = _now_ms(), _first_batch_ms(run)
+        if flow.sinks[0].topic is None:
+            self._require_right(name, OURS, check_folder(name, self.tables, state))
+        elif name in BY_CLOCK:
+            self._end_windows(name, settings, results)
+        else:
+            ended_ms = self._check(name, OURS, results)
+        return _Run(self._events(name), (ended_ms - began_ms) / 1_000, max(peak_mb))
+
+    def _rival(self, name: str) -> _Run:
+        """Run a query of PyFlink over all events.
+
+        Raises:
+            RunError: It failed, or its results are not DuckDB's.
+        """
+        results = self._results(f"{result_topic(name).name}-pyflink")
+        assert self.pyflink is not None
+        with _peak_memory(self.pyflink.pid) as peak_mb:
+            began_ms = self.pyflink.run(name, results.topic)
+        ended_ms = self._check(name, RIVAL, results)
+        return _Run(self._events(name), (ended_ms - began_ms) / 1_000, max(peak_mb))
+
+    def _results(self, topic: str) -> _Results:
+        ensure_topics(self.servers, {topic: PARTITIONS}, {"message.timestamp.type": "LogAppendTime"})
+        return _Results(self.servers, topic, end_offsets(self.servers, topic))
+
+    def _check(self, name: str, who: str, results: _Results) -> int:
+        """Check the results of a run; return when the broker has appended the last one."""
+        messages = _Appended(results.read())
+        self._require_right(name, who, check_messages(name, self.tables, messages, rival=who == RIVAL))
+        return messages.last_ms
+
+    def _end_windows(self, name: str, settings: Settings, results: _Results) -> None:
+        """Let the windows end that wait for the clock, and check all of them."""
+        plan = plan_flow(load_query(name), "micro-batch", settings)
+        end = time.monotonic() + _WINDOWS_END_S
+        with LiveRun(plan, Context(self.context.spark, settings, plan.flow)) as run:
+            while True:
+                run.wait(1)
+                answer = check_messages(name, self.tables, results.read())
+                if answer.right or time.monotonic() > end:
+                    break
+        self._require_right(name, OURS, answer)
+
+    def _require_right(self, name: str, who: str, answer: Answer) -> None:
+        if not answer.right or answer.repeats:
+            msg = (
+                f"{name} of {who}: {answer}: the results are not those of DuckDB: their speed is meaningless"
+            )
+            raise RunError(msg)
+
+    def _events(self, name: str) -> int:
+        live = plan_flow(load_query(name), "slice", self.context.settings).live
+        assert live
+        read = {source.topic.name for source in live.sources if source.topic}
+        return sum(len(table) for kind, table in self.tables.items() if f"nexmark-{kind}" in read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """What a run writes to a topic, after the results of earlier runs."""
+
+    servers: str
+    topic: str
+    since: Mapping[int, int]
+
+    def read(self) -> Iterator[list[Message]]:
+        return read_messages(self.servers, self.topic, self.since)
+
+
+class _Appended:
+    """Messages, with the time at which the broker has appended the last of them."""
+
+    def __init__(self, parts: Iterable[Sequence[Message]]) -> None:
+        self._parts = parts
+        self.last_ms = 0
+
+    def __iter__(self) -> Iterator[Sequence[Message]]:
+        for part in self._parts:
+            self.last_ms = max([self.last_ms, *(message.timestamp()[1] for message in part)])
+            yield part
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _first_batch_ms(run: LiveRun) -> int:
+    """When the first batch of a run has started."""
+    progress = (each for query in run.running.values() for each in query.recentProgress if each.numInputRows)
+    return min(round(datetime.fromisoformat(each.timestamp).timestamp() * 1_000) for each in progress)
 
 
 @contextmanager
-def _peak_memory() -> Iterator[list[float]]:
-    """Sample the resident memory of the JVM and of all processes below it, in MB."""
-    java: Any = SparkContext._gateway
+def _peak_memory(root: int) -> Iterator[list[float]]:
+    """Sample the resident memory of a JVM and of all processes below it, in MB."""
     samples, stop = [0.0], threading.Event()
 
     def sample() -> None:
         while not stop.wait(_SAMPLE_S):
-            samples.append(_resident_mb(java.proc.pid))
+            samples.append(_resident_mb(root))
 
     thread = threading.Thread(target=sample)
     thread.start()
@@ -161,16 +312,8 @@ def _peak_memory() -> Iterator[list[float]]:
 
 def _resident_mb(root: int) -> float:
     """Resident memory of a process and all below it; of pages that they share, each has its part (PSS)."""
-    parents = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    family = {root}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
     found = 0
-    for number in family:
-        with suppress(OSError):
-            rollup = Path(f"/proc/{number}/smaps_rollup").read_text()
-            found += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return found * 1024 / 1e6
+    for process in process_family(root):
+        with suppress(psutil.Error):  # it has ended
+            found += process.memory_full_info().pss
+    return found / 1e6

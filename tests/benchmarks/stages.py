@@ -14,7 +14,6 @@ function ``cogroup(...).applyInArrow``.
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 
 import click
 import duckdb
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkContext, cloudpickle
@@ -339,8 +339,8 @@ class _Balances(StatefulProcessor):
 def _cpu_seconds() -> float:
     """CPU seconds of the JVM since its start."""
     java: Any = SparkContext._gateway
-    fields = Path(f"/proc/{java.proc.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(java.proc.pid).cpu_times()
+    return times.user + times.system
 
 
 def _ask(rows: str, folder: Path) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ cost of the waiting stream. Then the flow runs to its end, and its output is che
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
@@ -167,7 +169,7 @@ class _SelfMeasurement(SilentListener):
             "peak_resident_bytes": _peak_resident(gateway.proc.pid),
             "disk_bytes": sum(path.stat().st_size for path in (*files, *_streaming_files(self._local))),
             "queries": sum(name.endswith("BatchExecution") for name in histogram),
-            "connections": sum(_connections(pid, self._port) for pid in (gateway.proc.pid, "self")),
+            "connections": sum(_connections(pid, self._port) for pid in (gateway.proc.pid, os.getpid())),
             "checkpoint_files": len(files),
         }
 
@@ -206,13 +208,7 @@ def _peak_resident(pid: int) -> int:
     return int(kib) << 10
 
 
-def _connections(pid: int | str, port: int) -> int:
+def _connections(pid: int, port: int) -> int:
     """Open TCP connections of a process to a port."""
-    sockets = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if int(fields[2].rpartition(":")[2], 16) == port and fields[3] == "01":
-                sockets.add(f"socket:[{fields[9]}]")
-    links = [link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    return sum(str(link) in sockets for link in links)
+    found = psutil.Process(pid).net_connections("tcp")
+    return sum(each.status == psutil.CONN_ESTABLISHED and each.raddr.port == port for each in found)

@@ -1,0 +1,113 @@
+"""Faults of the machine, which are faked in the processes of a trial: its clock jumps, its disk is slow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flowcore.errors import RunError
+from tests.benchmarks._faults.scenario import BOTH, Scenario
+from tests.benchmarks._faults.trial import Trial
+
+__all__ = ["MACHINE_FAULTS"]
+
+_SOURCE = Path(__file__).with_suffix(".c")
+_JUMP_S = 3000.0
+"""Kafka refuses records that are an hour ahead of its clock."""
+_KIB = 1024
+
+
+class _FakedMachine:
+    """A library that processes preload, and the file that says what they see; see ``machine.c``.
+
+    Raises:
+        RunError: There is no C compiler.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            msg = "clocks and disks are faked by a library that must be compiled: install a C compiler (cc)"
+            raise RunError(msg)
+        library = folder / "machine.so"
+        subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"], check=True)
+        self._file = folder / "machine"
+        self.set()
+        self.environment = {"LD_PRELOAD": str(library), "FLOWCORE_MACHINE": str(self._file)}
+
+    def set(self, *, clock_s: float = 0.0, bytes_per_s: int = 0, latency_s: float = 0.0) -> None:
+        """Change what all processes see: a clock that is ahead, and a disk that is slow."""
+        content = struct.pack("=qqq", int(clock_s * 1e9), bytes_per_s, int(latency_s * 1e9))
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:
+            file.write(content)
+
+    @contextmanager
+    def preloaded(self) -> Iterator[None]:
+        """Processes that are started in the block are on this machine."""
+        os.environ.update(self.environment)
+        try:
+            yield
+        finally:
+            for name in self.environment:
+                del os.environ[name]
+
+
+def _clock(trial: Trial) -> None:
+    """The wall clock of a driver jumps some times, by up to 50 minutes, and is right in the end."""
+    machine = _FakedMachine(trial.folder)
+    trial.send(450)
+    interval = trial.random.choice(("0 s", "200 ms", "2 s"))
+    with machine.preloaded():
+        driver = trial.start(**{"execution.trigger-interval": interval})
+    trial.wait_copies(trial.random.randint(1, 300), driver)
+    trial.notes.append(f"batches every {interval}, clock")
+    for _ in range(trial.random.randint(1, 4)):
+        jump_s = trial.random.choice((-1, 1)) * trial.random.uniform(1, _JUMP_S)
+        trial.notes.append(f"{jump_s:+.0f} s")
+        machine.set(clock_s=jump_s)
+        trial.send(trial.random.randint(1, 150))
+        time.sleep(trial.random.uniform(0.1, 8))
+    machine.set()
+    trial.close_windows()
+    trial.recover(driver)
+
+
+def _slow_disk(trial: Trial) -> None:
+    """The broker's disk is slow for a minute, now and then so that requests take seconds."""
+    broker = trial.site.broker
+    assert broker is not None
+    machine = _FakedMachine(trial.folder)
+    broker.stop()
+    with machine.preloaded():
+        broker.start()
+    trial.send(450)
+    driver = trial.start()
+    trial.wait_copies(trial.random.randint(1, 300), driver)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        rate, latency_s = trial.random.uniform(16, 256), trial.random.uniform(0, 1) ** 4 * 10
+        trial.notes.append(f"{rate:.0f} KiB/s + {latency_s:.1f} s")
+        machine.set(bytes_per_s=int(rate * _KIB), latency_s=latency_s)
+        trial.send(50)
+        time.sleep(trial.random.uniform(1, 15))
+    machine.set()
+    trial.close_windows()
+    trial.recover(driver)
+
+
+MACHINE_FAULTS = (
+    Scenario(
+        id="clock-jumps", title="the clock of a driver jumps by up to 50 minutes (needs a C compiler)",
+        play=_clock, deliveries=BOTH, limit_s=180,
+    ),
+    Scenario(
+        id="slow-disk", title="the disk of the broker is slow for a minute (needs a C compiler)",
+        play=_slow_disk, own_broker=True, deliveries=BOTH, limit_s=180,
+    ),
+)  # fmt: skip

@@ -1,0 +1,10 @@
+SELECT auction, bidder, price, date_time, initial_bid, reserve, opened, expires, seller, category, `rank`
+FROM (
+    SELECT bid.auction, bid.bidder, bid.price, bid.date_time,
+        auction.initial_bid, auction.reserve, auction.date_time AS opened, auction.expires,
+        auction.seller, auction.category,
+        row_number() OVER (PARTITION BY bid.auction ORDER BY bid.price DESC, bid.date_time) AS `rank`
+    FROM bid
+    JOIN auction ON bid.auction = auction.id AND bid.date_time BETWEEN auction.date_time AND auction.expires
+)
+WHERE `rank` <= 1
