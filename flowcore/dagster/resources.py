@@ -1,6 +1,7 @@
 """Dagster resources: the broker, the folders, all other settings, and the Spark session of a run.
 
-The UI shows the description of each field, and the launchpad can override it.
+The deployment sets them, in code or in the environment. The UI shows the description of each field; a launch
+cannot override it (`launches`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
+from flowcore.dagster.launches import DeployedResource
 from flowcore.dagster.termination import kept_interrupt_handler
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
@@ -28,7 +30,7 @@ from flowcore.spark.run.task_slots import slots_needed
 __all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource"]
 
 
-class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaResource(DeployedResource):
     """The broker and its security; unset fields come from the environment variables ``FLOWCORE_KAFKA_*``.
 
     Pass a password by the name of its variable, so that neither code nor run configuration contains it:
@@ -74,7 +76,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return {key: value for key, value in found.items() if value is not None}
 
 
-class ResultsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class ResultsResource(DeployedResource):
     """The folders of input data and of results, checkpoints and progress history."""
 
     data_dir: str | None = Field(
@@ -93,7 +95,7 @@ class ResultsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return {key: value for key, value in found.items() if value is not None}
 
 
-class FlowcoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class FlowcoreResource(DeployedResource):
     """The settings of a run; unset ones come from the environment variables ``FLOWCORE_*``."""
 
     kafka: KafkaResource = Field(default=KafkaResource(), description="The broker.")
@@ -112,7 +114,7 @@ class FlowcoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return Settings.of(self.more, typed, origin="a resource of Dagster's")
 
 
-class SparkResource(LazyPySparkResource):
+class SparkResource(DeployedResource, LazyPySparkResource):
     """A Spark session that starts at its first use; it and its JVM end with the run.
 
     Your own assets can use ``spark.spark_session``, which has flowcore's configuration.

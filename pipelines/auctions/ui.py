@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -32,19 +34,24 @@ def serve_ui(console: Console) -> Iterator[None]:
     Raises:
         RunError: The UI did not start.
     """
-    port = free_port()
+    # Dagster's webserver executes what any page in the browser sends to it: no page can guess this path.
+    port, path = free_port(), f"/{secrets.token_urlsafe()}"
     command = [sys.executable, "-m", "dagster", "dev", "-w", str(CHECKOUT / "workspace.yaml")]
     # A new session: Ctrl-C reaches only this process, which ends the run before the servers.
     server = subprocess.Popen(  # noqa: S603 - our own interpreter
         [*command, "-h", "127.0.0.1", "-p", str(port), "--log-level", "error"],
         cwd=CHECKOUT,
+        env=os.environ | {"DAGSTER_WEBSERVER_PATH_PREFIX": path},
         start_new_session=True,
     )
     try:
         with console.status("start the Dagster UI"):
-            client = DagsterGraphQLClient("127.0.0.1", port_number=port)
+            client = DagsterGraphQLClient(f"127.0.0.1:{port}{path}")
             run = _launch(client, server)
-        console.print(f"Dagster UI: http://127.0.0.1:{port}  (the stream is run {run[:8]}; Ctrl-C ends both)")
+        console.print(f"Dagster UI: http://127.0.0.1:{port}{path}", soft_wrap=True)
+        console.print(
+            f"The stream is run {run[:8]}; Ctrl-C ends both. Only who knows the address can open the UI."
+        )
         try:
             yield
         finally:

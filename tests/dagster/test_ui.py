@@ -21,17 +21,19 @@ pytestmark = pytest.mark.dagster
 def test_ui_launches_the_stream_and_ends_with_it(
     auctions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address that is printed answers, the live run is there, and afterwards nothing is."""
+    """The address that is printed answers, and no other; the live run is there, and afterwards nothing is."""
     for key, value in auctions.settings(tmp_path).items():
         monkeypatch.setenv("FLOWCORE_" + re.sub("[.-]", "_", key).upper(), str(value))
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     console = Console(record=True, width=200)
 
     with serve_ui(console):
-        address = re.findall(r"http://127\.0\.0\.1:(\d+)", console.export_text())
-        port = int(address[0])
-        assert requests.get(f"http://127.0.0.1:{port}/server_info", timeout=30).ok
-        client = DagsterGraphQLClient("127.0.0.1", port_number=port)
+        ((port, path),) = re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w-]{32,})", console.export_text())
+        assert requests.get(f"http://127.0.0.1:{port}{path}/server_info", timeout=30).ok
+        guess = f"http://127.0.0.1:{port}/graphql"
+        query = {"query": "mutation { wipeAssets(assetPartitionRanges: []) { __typename } }"}
+        assert requests.get(guess, params=query, timeout=30).status_code == requests.codes.not_found
+        client = DagsterGraphQLClient(f"127.0.0.1:{port}{path}")
         (run,) = client._execute("{ runsOrError { ... on Runs { results { pipelineName } } } }")[
             "runsOrError"
         ]["results"]

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import pytest
 from browsing import Seen, browsing, chromium
 from confluent_kafka import Consumer, TopicPartition
-from dagster_ui import CHECKS, Ui, serve, wait_until
+from dagster_ui import CHECKS, LAUNCH, Ui, serve, wait_until
 
 from flowcore.kafka.topics import end_offsets
 from pipelines.nexmark.feed import feed
@@ -291,6 +293,30 @@ def test_terminated_stage_leaves_nothing(ui: Ui, history: str) -> None:
     assert ui.jvms() == []
     assert sorted(folder.rglob("*")) == before
     assert ui.materializations("auctions", "catalog", run=run) == []
+
+
+def test_page_of_another_site_cannot_load_code(ui: Ui) -> None:
+    """Dagster's webserver launches runs for any page's GET; the run refuses the code, and starts no JVM."""
+    params = {
+        "selector": {
+            "repositoryLocationName": "pipelines",
+            "repositoryName": "__repository__",
+            "pipelineName": "auctions_history",
+        },
+        "mode": "default",
+        "runConfigData": {"resources": {"spark": {"config": {"spark_config": {"spark.jars": "/evil.jar"}}}}},
+    }
+    query = urlencode({"query": LAUNCH, "variables": json.dumps({"executionParams": params})})
+    page = {"Origin": "http://evil.invalid", "Sec-Fetch-Site": "cross-site"}
+    with urlopen(Request(f"http://127.0.0.1:{ui.port}/graphql?{query}", headers=page), timeout=60) as answer:
+        run = json.load(answer)["data"]["launchPipelineExecution"]["run"]["id"]
+    ui.wait_for(run, "FAILURE")
+    log = json.dumps(ui.log(run))
+
+    assert "resources.spark.config.spark_config.spark.jars" in log
+    assert "only the deployment may set" in log
+    assert "evil.jar" not in log
+    assert ui.jvms() == []
 
 
 def _versions(folder: Path) -> list[Path]:

@@ -1,0 +1,68 @@
+"""What a launch may configure: how a run goes, and nothing that the deployment has decided.
+
+Anyone who can open Dagster's UI can launch runs, and Dagster lets a launch override every field of a
+resource: the broker to which passwords are sent, folders, and options of Spark that load code. So the allowed
+sections of a run configuration are listed here. Dagster checks what they contain by their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+
+from flowcore.errors import ConfigurationError
+
+__all__ = ["DeployedResource", "check_launch"]
+
+_ALLOWED = {"ops", "execution", "loggers"}
+_SCAFFOLD = 3  # resources.NAME.config: an empty mapping up to there sets nothing
+
+
+class DeployedResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """A resource whose fields are those of the deployment: a run whose launch sets any is refused."""
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Check the configuration of the run, before anything of the resource is used.
+
+        Raises:
+            ConfigurationError: The launch configures a resource.
+        """
+        if context.run is not None:
+            check_launch(context.run.run_config)
+
+
+def check_launch(run_config: Mapping[str, Any]) -> None:
+    """Check that a run configuration has only what a launch may set; the error has its keys, not its values.
+
+    >>> check_launch({"ops": {"sales__live": {"config": {"mode": "slice"}}}, "resources": {"spark": {}}})
+
+    Raises:
+        ConfigurationError: It has another section than those, or configures a resource.
+    """
+    refused = [
+        ".".join(path)
+        for section, content in run_config.items()
+        if section not in _ALLOWED
+        for path in _paths(content, (section,))
+    ]
+    if not refused:
+        return
+    msg = (
+        f"the run configuration sets {', '.join(map(repr, refused))}, which only the deployment may set: "
+        "whoever launches a run could load code into Spark, send Kafka's password to another broker, or "
+        "write to other folders; nothing was started. Remove this from the launch: it sets 'ops' only (mode, "
+        "run_seconds, beat_seconds, refresh). To change it for all runs, set it where the code location "
+        "calls definitions(...), in the file that FLOWCORE_SETTINGS names, or in a variable FLOWCORE_*"
+    )
+    raise ConfigurationError(msg)
+
+
+def _paths(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The path of each value, also of an empty one that replaces a field of a resource."""
+    if isinstance(content, Mapping) and content:
+        for key, value in content.items():
+            yield from _paths(value, (*path, str(key)))
+    elif content or len(path) > _SCAFFOLD:
+        yield path
