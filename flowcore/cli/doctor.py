@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flowcore.errors import BrokerError
+from flowcore.escaping import printable
 from flowcore.installation.checks import Check, run_checks
 
 __all__ = ["doctor"]
@@ -44,13 +45,14 @@ def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
         table = Table("", "", "found", "what for", box=None, padding=(0, 2, 0, 0))
         for check in checks:
             status = Text(check.status, style=_STYLES[check.status])
-            table.add_row(status, check.name, Text(check.found, overflow="fold"), check.purpose)
+            table.add_row(status, check.name, Text(printable(check.found), overflow="fold"), check.purpose)
         console = Console()
         console.print(table)
         for check in checks:
             if check.mend:
                 console.print(
-                    Text(f"{check.name}: {check.mend}", style=_STYLES[check.status]), soft_wrap=True
+                    Text(printable(f"{check.name}: {check.mend}"), style=_STYLES[check.status]),
+                    soft_wrap=True,
                 )
     if any(check.status == "missing" for check in checks):
         raise SystemExit(1)

@@ -16,9 +16,9 @@ from rich.text import Text
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_or_name_and_settings
-from flowcore.cli.printable import printable
 from flowcore.cli.top import load_progress
 from flowcore.errors import PlanError, RunError
+from flowcore.escaping import printable
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.latency import LatencySummary
 from flowcore.settings import Settings
@@ -190,9 +190,8 @@ def _table(title: str, summaries: Iterable[LatencySummary]) -> Table:
     for name in ("markers", "p50 ms", "p90 ms", "p99 ms", "max ms"):
         table.add_column(name, justify="right")
     for summary in summaries:
-        table.add_row(
-            Text(printable(summary.source)), Text(summary.sink), f"{summary.count:,}", *_figures(summary)
-        )
+        names = (Text(printable(name)) for name in (summary.source, summary.sink))
+        table.add_row(*names, f"{summary.count:,}", *_figures(summary))
     return table
 
 
@@ -201,7 +200,7 @@ def _line(summary: LatencySummary) -> str:
         f"{name} {figure} ms"
         for name, figure in zip(("p50", "p90", "p99", "max"), _figures(summary), strict=True)
     )
-    edge = f"{printable(summary.source)} -> {summary.sink}"
+    edge = printable(f"{summary.source} -> {summary.sink}")
     return f"{edge}: {summary.count:,} markers in the last minute, {figures}"
 
 

@@ -3,10 +3,12 @@
 import gc
 import importlib
 import sys
+import traceback
 
 import click
 
 from flowcore.errors import FlowcoreError
+from flowcore.escaping import printable_lines
 
 __all__ = ["main"]
 
@@ -65,7 +67,10 @@ def flowcore() -> None:
 
 
 def main() -> None:
-    """Entry point. Flowcore's own errors are printed in one line, without a traceback."""
+    """Entry point. Flowcore's own errors are printed in one line, without a traceback.
+
+    Texts of errors quote data, so what controls a terminal is shown as escapes.
+    """
     try:
         flowcore.main(prog_name="flowcore", standalone_mode=False)
     except click.ClickException as error:
@@ -75,7 +80,10 @@ def main() -> None:
         click.echo("stopped", err=True)
         sys.exit(130)
     except FlowcoreError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {printable_lines(str(error))}", err=True)
+        sys.exit(1)
+    except Exception:  # noqa: BLE001 - it is shown as Python would show it, and made printable
+        click.echo(printable_lines(traceback.format_exc()), err=True, nl=False)
         sys.exit(1)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from flowcore.errors import ConfigurationError, FlowcoreError
+from flowcore.escaping import printable_lines
 from flowcore.testing.transcripts import load, replay_transcript
 from flowcore.testing.transcripts.kinds import KINDS, NOT_LIVE
 from flowcore.testing.transcripts.runner import TranscriptKind
@@ -52,7 +53,7 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
             if as_json:
                 click.echo(json.dumps(outcome, default=str))
             elif outcome["result"] != "passed":
-                click.echo(_describe(outcome))
+                click.echo(printable_lines(_describe(outcome)))
     if as_json:
         click.echo(json.dumps(counts))
     click.echo(", ".join(f"{n} {what}" for what, n in counts.items()), err=as_json)

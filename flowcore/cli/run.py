@@ -9,10 +9,12 @@ from typing import Literal
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flowcore.api.flow import Flow
 from flowcore.api.operators import KeyedProcess, StreamJoin, Window
 from flowcore.cli.flow_argument import flow_and_settings
+from flowcore.escaping import printable
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
@@ -98,9 +100,7 @@ class _Terminal:
         self._plan = plan
         stages = ", ".join(stage.name for stage in plan.bounded)
         queries = ", ".join(f"{query.name} ({query.mode.value})" for query in plan.live_queries)
-        self._console.print(
-            f"flow [bold]{plan.flow}[/]: " + "; then live: ".join(filter(None, [stages, queries]))
-        )
+        self._say(f"flow {plan.flow}: " + "; then live: ".join(filter(None, [stages, queries])))
         self._wait("starting Spark")
 
     def stage_changed(self, progress: StageProgress) -> None:
@@ -108,11 +108,11 @@ class _Terminal:
         self._states[name] = progress.state
         match progress.state:
             case StageState.FINISHING:
-                self._console.print(f"stage {name}: finishing, its output is committed")
+                self._say(f"stage {name}: finishing, its output is committed")
             case StageState.COMMITTED if progress.manifest is not None:
                 self._committed(name, progress.manifest, fresh=progress.fresh)
             case StageState.FAILED:
-                self._console.print(f"[red]stage {name}: failed[/]")
+                self._say(f"stage {name}: failed", "red")
         committed = {each for each, state in self._states.items() if state is StageState.COMMITTED}
         busy = [f"stage {each} {state}" for each, state in self._states.items() if state in _BUSY]
         queries = waiting_queries(self._plan, committed) if self._plan else ()
@@ -124,32 +124,37 @@ class _Terminal:
         how = (
             f"in {manifest.duration_ms / 1000:.1f} s" if fresh else f"up to date, version {manifest.version}"
         )
-        self._console.print(f"stage {stage}: {rows or 'written'} ({how})")
+        self._say(f"stage {stage}: {rows or 'written'} ({how})")
         for source, count in manifest.rejected.items():
             if count:
-                self._console.print(
-                    f"[yellow]{count:,} bad records of {source} are in its dead-letter topic[/]"
-                )
+                self._say(f"{count:,} bad records of {source} are in its dead-letter topic", "yellow")
 
     def live(self, run: LiveRuns) -> None:
         began = time.monotonic()
         if run.metrics_url:
-            self._console.print(f"metrics for Prometheus: {run.metrics_url}")
+            self._say(f"metrics for Prometheus: {run.metrics_url}")
         self._wait("live")
         try:
             while not run.wait(_REFRESH_S):
-                self._status.update(
-                    f"live for {time.monotonic() - began:,.0f} s; {_summarize(run)}; Ctrl-C stops"
-                )
+                passed_s = time.monotonic() - began
+                self._status.update(_text(f"live for {passed_s:,.0f} s; {_summarize(run)}; Ctrl-C stops"))
         finally:
             self._status.stop()
             self._console.print(_table(run))
             for line in describe_open(self._plan, run.progress()) if self._plan else ():
-                self._console.print(line, highlight=False)
+                self._say(line)
 
-    def _wait(self, text: str) -> None:
-        self._status.update(text)
+    def _say(self, line: str, style: str = "") -> None:
+        self._console.print(_text(line, style))
+
+    def _wait(self, line: str) -> None:
+        self._status.update(_text(line))
         self._status.start()
+
+
+def _text(line: str, style: str = "") -> Text:
+    """A line without control characters, of which rich reads no markup."""
+    return Text(printable(line), style)
 
 
 def describe_open(plan: Plan, progress: Iterable[QueryProgress]) -> Iterator[str]:
@@ -185,5 +190,5 @@ def _table(run: LiveRuns) -> Table:
     table = Table("query", "mode", "batches", "records in", "records out", "dead letters")
     for query in run.progress():
         counts = query.batches, query.rows_in, query.rows_out, query.dead_letters
-        table.add_row(query.name, query.mode, *(f"{count:,}" for count in counts))
+        table.add_row(_text(query.name), _text(query.mode), *(f"{count:,}" for count in counts))
     return table

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from flowcore.cli.flow_argument import find_checkpoints, name_and_settings
+from flowcore.escaping import printable
 from flowcore.settings import Settings
 
 __all__ = ["state"]
@@ -79,4 +80,4 @@ def _as_text(shown: Mapping[str, Any]) -> str:
             lines.append(f"  {name[:-1]} [{window['start_ms']}, {window['end_ms']}) {json.dumps(rest)}")
     others = ("states", "event_timers", "processing_timers", "value", "bytes")
     lines += [f"  {name.replace('_', ' ')} {json.dumps(shown[name])}" for name in others if name in shown]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from flowcore.cli.flow_argument import name_and_settings
 from flowcore.errors import RunError
+from flowcore.escaping import printable
 from flowcore.metrics import health
 from flowcore.metrics.history import history_folder, known_flows, last_progress
 from flowcore.metrics.progress import FlowProgress
@@ -89,9 +90,9 @@ def _watch(flow: str, settings: Settings) -> None:
 def _view(progress: FlowProgress) -> Group:
     problem = health.liveness_problem(progress, _now_ms())
     since = health.show_seconds(progress.seconds)
-    state = Text(problem, "bold red") if problem else Text(f"running for {since}", "green")
-    where = Text(f"process {progress.pid} on {progress.host}; Ctrl-C ends this view", "dim")
-    heading = Text.assemble((progress.flow, "bold"), "  ", state)
+    state = Text(printable(problem), "bold red") if problem else Text(f"running for {since}", "green")
+    where = Text(f"process {progress.pid} on {printable(progress.host)}; Ctrl-C ends this view", "dim")
+    heading = Text.assemble((printable(progress.flow), "bold"), "  ", state)
     return Group(heading, where, *map(_rich_table, health.tables(progress)))
 
 
@@ -100,7 +101,7 @@ def _rich_table(table: health.TextTable) -> Table:
     for number, name in enumerate(table.header):
         found.add_column(name, justify="left" if number < table.names else "right")
     for row in table.rows:
-        found.add_row(*map(Text, row))
+        found.add_row(*(Text(printable(text)) for text in row))
     return found
 
 

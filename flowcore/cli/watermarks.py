@@ -9,8 +9,8 @@ import click
 
 from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_and_settings
-from flowcore.cli.printable import printable
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.escaping import printable
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 
@@ -47,7 +47,7 @@ def watermarks(flow: Flow, settings: Settings, reset: str | None, *, as_json: bo
     if reset is not None:
         for source, partitions in reset_channel(sources, reset, settings):
             where = f"{partitions} partition{'s' * (partitions != 1)} of topic {source.topic.name}"
-            click.echo(f"{source.name}: channel {printable(reset)} is idle in {where}")
+            click.echo(printable(f"{source.name}: channel {reset} is idle in {where}"))
         return
     for source in sources:
         rows = [*_rows(source)]
@@ -55,7 +55,7 @@ def watermarks(flow: Flow, settings: Settings, reset: str | None, *, as_json: bo
             for row in rows:
                 click.echo(json.dumps(row))
         else:
-            click.echo("\n".join(_as_text(source, rows)))
+            click.echo(_as_text(source, rows))
 
 
 def _rows(source: "TaggedSource") -> Iterator[dict[str, Any]]:
@@ -79,11 +79,15 @@ def _status(channel: "PartitionWatermark") -> str:
     return "idle" if channel.idle else "active"
 
 
-def _as_text(source: "TaggedSource", rows: list[dict[str, Any]]) -> Iterator[str]:
+def _as_text(source: "TaggedSource", rows: list[dict[str, Any]]) -> str:
+    return "\n".join(map(printable, _lines(source, rows)))
+
+
+def _lines(source: "TaggedSource", rows: list[dict[str, Any]]) -> Iterator[str]:
     declared = "" if source.topic.channels is None else ", declared: " + ", ".join(source.topic.channels)
     yield f"{source.name}: topic {source.topic.name}, query {source.query}{declared}"
     for row in rows:
-        channel = "no channel yet" if row["channel"] is None else printable(row["channel"]) or "(no name)"
+        channel = "no channel yet" if row["channel"] is None else row["channel"] or "(no name)"
         yield f"  {row['partition']:>4}  {row['status']:<6}  {_time(row['watermark_ms']):<24}  {channel}"
     if source.ignored:
         yield f"  {source.ignored:,} elements of further channels do not count; declare channels="

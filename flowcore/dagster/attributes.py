@@ -13,6 +13,7 @@ from flowcore.api.operators import Operator
 from flowcore.dagster.metadata import plan_metadata
 from flowcore.dagster.names import identifier
 from flowcore.dagster.restarts import RestartPolicy
+from flowcore.escaping import markdown_code
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 
@@ -41,9 +42,8 @@ class AssetAttributes(dg.Model, dg.Resolvable):
         **more: Any,
     ) -> dg.AssetSpec:
         """The spec of the table or sink with this name, or of the live queries (``"live"``)."""
-        default = (
-            f"Live queries of flow `{plan.flow}`" if name == "live" else f"`{name}` of flow `{plan.flow}`"
-        )
+        what = "Live queries" if name == "live" else markdown_code(name)
+        default = f"{what} of flow {markdown_code(plan.flow)}"
         return dg.AssetSpec(
             key,
             deps=list(deps),

@@ -13,6 +13,7 @@ import dagster as dg
 
 from flowcore.api.operators import Operator
 from flowcore.dagster.names import asset_key
+from flowcore.escaping import markdown_block
 from flowcore.metrics.dagster import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
@@ -33,8 +34,8 @@ def plan_metadata(plan: Plan) -> Metadata:
     Dagster's UI does not render Mermaid, but shows a picture inside Markdown.
     """
     picture = base64.b64encode(plan.to_svg().encode()).decode()
-    drawn = f"![plan of flow {plan.flow}](data:image/svg+xml;base64,{picture})"
-    return {"plan": dg.MetadataValue.md(f"{drawn}\n\n```\n{plan.explain()}\n```")}
+    drawn = f"![plan of the flow](data:image/svg+xml;base64,{picture})"
+    return {"plan": dg.MetadataValue.md(f"{drawn}\n\n{markdown_block(plan.explain())}")}
 
 
 def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:

@@ -14,6 +14,7 @@ import dagster as dg
 
 from flowcore.api.connectors import Frame, KafkaTopic, Source
 from flowcore.api.operators import Read, Write
+from flowcore.escaping import markdown_code
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 
@@ -125,13 +126,15 @@ def _external_assets(plan: Plan) -> Iterator[tuple[dg.AssetKey, str, str, bool]]
     for operator in dict.fromkeys(ends):
         match operator.connector:
             case KafkaTopic(name=name):
-                description = f"Kafka topic `{name}`"
+                description = f"Kafka topic {markdown_code(name)}"
             case Frame():
-                description = f"DataFrame that the flow makes for `{operator.name}`"
+                description = f"DataFrame that the flow makes for {markdown_code(operator.name)}"
             case files:
-                description = f"{type(files).__name__} files `{files.path}`"
+                description = f"{type(files).__name__} files {markdown_code(files.path)}"
         kind = asset_kind(operator.connector)
         yield asset_key(plan.flow, operator), kind, description, isinstance(operator, Write)
     for topic in topics_with_dead_letters(plan):
-        description = f"Dead letters of topic `{topic.name}`, each with the reason in its headers"
+        description = (
+            f"Dead letters of topic {markdown_code(topic.name)}, each with the reason in its headers"
+        )
         yield topic_key(topic.dead_letter), "kafka", description, True

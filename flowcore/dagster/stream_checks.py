@@ -18,6 +18,7 @@ from flowcore.dagster.attributes import Objectives
 from flowcore.dagster.names import identifier, live_key, op_name, topic_key, topics_with_dead_letters
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.errors import BrokerError, RunError
+from flowcore.escaping import markdown_code
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.metrics.health import liveness_problem, show_seconds
 from flowcore.metrics.history import history_folder, last_progress
@@ -95,7 +96,9 @@ def _share(
     # A dead letter may be reported before the record that was read.
     worst = max(queries, key=lambda query: count(query) / max(query.rows_in, count(query)))
     found = count(worst) / max(worst.rows_in, count(worst))
-    description = f"{count(worst):,} of {worst.rows_in:,} records of query {worst.name!r} ({found:.3%})"
+    description = (
+        f"{count(worst):,} of {worst.rows_in:,} records of query {markdown_code(worst.name)} ({found:.3%})"
+    )
     return ObjectiveResult(name, found <= limit, found, limit, description)
 
 
@@ -103,7 +106,7 @@ def _fresh(progress: FlowProgress | None, now_ms: int, limit_s: float) -> Object
     if progress is None:
         return ObjectiveResult("fresh", False, None, limit_s, "the flow has never run live")
     ago_s = max(now_ms - progress.time_ms, 0) / 1000
-    how = {"ended": ", when it ended", "failed": f", when it failed: {progress.error}"}.get(
+    how = {"ended": ", when it ended", "failed": f", when it failed: {markdown_code(progress.error)}"}.get(
         progress.state, ""
     )
     passed = ago_s <= limit_s and progress.state != "failed"
@@ -117,7 +120,8 @@ def _latency(progress: FlowProgress | None, limit_ms: float) -> ObjectiveResult:
             "latency", True, None, limit_ms, "no latency marker arrived in the last minute"
         )
     p99_ms, worst = max(known, key=lambda pair: pair[0])
-    description = f"99 of 100 markers from {worst.source} to {worst.sink} took at most {p99_ms:g} ms"
+    edge = f"from {markdown_code(worst.source)} to {markdown_code(worst.sink)}"
+    description = f"99 of 100 markers {edge} took at most {p99_ms:g} ms"
     return ObjectiveResult("latency", p99_ms <= limit_ms, p99_ms, limit_ms, description)
 
 
@@ -213,7 +217,7 @@ def _build_check(topic: KafkaTopic) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=topic_key(topic.dead_letter),
         name=_QUIET,
-        description=f"Topic `{topic.name}` had no dead letter in the last hour.",
+        description=f"Topic {markdown_code(topic.name)} had no dead letter in the last hour.",
     )
     def quiet(flowcore: FlowcoreResource) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(**_dead_letter_fields(topic, flowcore.settings()))
@@ -258,9 +262,10 @@ def _dead_letter_fields(topic: KafkaTopic, settings: Settings) -> dict[str, Any]
         since = offsets_at(servers, topic.dead_letter, time.time_ns() // 1_000_000 - _PERIOD_MS)
         ends = end_offsets(servers, topic.dead_letter)
         letters = sum(ends[partition] - offset for partition, offset in since.items())
+    where = f"topic {markdown_code(topic.name)}"
     return {
         "passed": not letters,
         "severity": dg.AssetCheckSeverity.WARN,
-        "description": f"{letters:,} messages of topic {topic.name!r} became dead letters in the last hour",
+        "description": f"{letters:,} messages of {where} became dead letters in the last hour",
         "metadata": {"letters": letters},
     }

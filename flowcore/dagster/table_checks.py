@@ -16,6 +16,7 @@ from flowcore.dagster.attributes import Expectations
 from flowcore.dagster.names import op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ConfigurationError, ResultError
+from flowcore.escaping import markdown_code
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 from flowcore.spark.results.store import ResultStore, StageFolder
@@ -46,12 +47,14 @@ def _completeness_check(stage: BoundedStage, table: str, flow: str) -> dg.AssetC
 def _check_files(folder: StageFolder, name: str) -> dg.AssetCheckResult:
     manifest = folder.manifest()
     if manifest is None:
-        return dg.AssetCheckResult(passed=False, description=f"there is no committed result in {folder.root}")
+        return dg.AssetCheckResult(
+            passed=False, description=f"there is no committed result in {markdown_code(str(folder.root))}"
+        )
     table = manifest.tables[name]
     try:
         replace(manifest, tables={name: table}).check(folder.root)
     except ResultError as error:
-        return dg.AssetCheckResult(passed=False, description=str(error))
+        return dg.AssetCheckResult(passed=False, description=markdown_code(str(error)))
     rows = sum(pq.ParquetFile(folder.root / file.path).metadata.num_rows for file in table.files)
     description = f"{rows:,} rows" if rows else "the result has no rows"
     if rows != table.rows:
@@ -111,12 +114,12 @@ def _expectations(table: Operator, plan: Plan, expected: Expectations) -> Iterat
         limits = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
         yield _Expectation(
             f"range_{column}",
-            f"`{column}` is {' and '.join(limits)}, or null.",
+            f"{markdown_code(column)} is {' and '.join(limits)}, or null.",
             f"count_if({' OR '.join(bounds) or 'false'})",
         )
     for column in expected.not_null:
         yield _Expectation(
-            f"not_null_{column}", f"`{column}` is never null.", f"count_if(`{column}` IS NULL)"
+            f"not_null_{column}", f"{markdown_code(column)} is never null.", f"count_if(`{column}` IS NULL)"
         )
 
 
@@ -139,7 +142,7 @@ def _unique(columns: Sequence[str], severity: dg.AssetCheckSeverity) -> _Expecta
     why = "; a live record that joins several rows would be emitted several times" if joined else ""
     return _Expectation(
         f"unique_{'_'.join(columns)}",
-        f"No two rows have the same {keys}{why}.",
+        f"No two rows have the same {', '.join(map(markdown_code, columns))}{why}.",
         f"count_if({known}) - count(DISTINCT {keys})",
         severity,
     )

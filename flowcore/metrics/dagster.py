@@ -10,6 +10,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.request import Request, urlopen
 
+from flowcore.escaping import markdown_code, printable
 from flowcore.metrics.progress import FlowProgress, measures_of
 
 __all__ = ["DagsterListener", "Figure", "figures", "plotted"]
@@ -57,7 +58,9 @@ class DagsterListener:
     def _report(self, progress: FlowProgress) -> None:
         report = {
             "asset_key": [progress.flow, "live"],
-            "description": progress.error or f"{progress.state} on {progress.host}, process {progress.pid}",
+            "description": markdown_code(progress.error)
+            if progress.error
+            else f"{progress.state} on {progress.host}, process {progress.pid}",
             "metadata": {"state": progress.state, **figures(progress)},
         }
         request = Request(  # noqa: S310 - the setting takes http and https only
@@ -86,7 +89,7 @@ def figures(progress: FlowProgress) -> dict[str, Figure]:
             found[f"bounded_version/{stage}"] = version
     for latency in progress.latencies:
         found |= _measures(f"latency/{latency.source} -> {latency.sink}", latency, progress.time_ms)
-    return found
+    return {printable(key): printable(each) if isinstance(each, str) else each for key, each in found.items()}
 
 
 def plotted(number: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from flowcore.escaping import markdown_code
 from flowcore.metrics.progress import FlowProgress
 
 __all__ = [
@@ -42,12 +43,18 @@ def tables(progress: FlowProgress) -> list[TextTable]:
 
 
 def markdown(table: TextTable) -> str:
-    """A table in Markdown; numbers are aligned to the right."""
+    """A table in Markdown; what names the subject of a row is code, numbers are aligned to the right."""
     marks = ["---"] * table.names + ["---:"] * (len(table.header) - table.names)
     rows = [
         table.header,
         tuple(marks),
-        *(tuple(text.replace("|", "\\|") for text in row) for row in table.rows),
+        *(
+            tuple(
+                markdown_code(text, cell=True) if number < table.names else text
+                for number, text in enumerate(row)
+            )
+            for row in table.rows
+        ),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

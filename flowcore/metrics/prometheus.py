@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from flowcore.errors import RunError
+from flowcore.escaping import printable
 from flowcore.metrics.progress import FlowProgress, measures_of
 
 __all__ = ["PrometheusListener", "metrics_of"]
@@ -98,10 +99,15 @@ class _Families:
             if value is not None:
                 name = f"{measure.metric}_total" if measure.kind == "counter" else measure.metric
                 family = self._family(measure.metric, measure.doc, measure.kind)
-                family.add_sample(name, {**labels, **measure.labels}, value * measure.scale)
+                family.add_sample(name, _shown({**labels, **measure.labels}), value * measure.scale)
 
     def info(self, name: str, doc: str, labels: Mapping[str, str]) -> None:
-        self._family(name, doc, "gauge").add_sample(name, dict(labels), 1)
+        self._family(name, doc, "gauge").add_sample(name, _shown(labels), 1)
 
     def _family(self, name: str, doc: str, kind: str) -> Metric:
         return self.found.setdefault(name, Metric(name, doc, kind))
+
+
+def _shown(labels: Mapping[str, str]) -> dict[str, str]:
+    # The client escapes quotes; a surrogate that is not part of a pair would fail the whole scrape.
+    return {name: printable(text) for name, text in labels.items()}

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from flowcore.escaping import html_text
 from flowcore.metrics.health import (
     TextTable,
     liveness_problem,
@@ -47,7 +47,7 @@ def report_page(history: Sequence[FlowProgress], now_ms: int) -> str:
     span_ms = history[0].time_ms, last.time_ms
     period = f"{_clock(span_ms[0])} to {_clock(span_ms[1])} (UTC), {len(history):,} reports"
     parts = [
-        f"<h1>Flow {escape(last.flow)}</h1><p>{period}</p>",
+        f"<h1>Flow {html_text(last.flow)}</h1><p>{period}</p>",
         f"<h2>Runs</h2>{_table(_runs(history, now_ms))}",
         f"<h2>Last report</h2>{''.join(map(_table, tables(last)))}",
         "<h2>Queries</h2>",
@@ -58,7 +58,7 @@ def report_page(history: Sequence[FlowProgress], now_ms: int) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>flowcore: {escape(last.flow)}</title><style>{_STYLE.read_text()}</style></head>\n"
+        f"<title>flowcore: {html_text(last.flow)}</title><style>{_STYLE.read_text()}</style></head>\n"
         f"<body>{''.join(parts)}</body></html>\n"
     )
 
@@ -131,13 +131,13 @@ def _runs(history: Sequence[FlowProgress], now_ms: int) -> TextTable:
 def _table(table: TextTable) -> str:
     def row(texts: Iterable[str], tag: str) -> str:
         cells = (
-            f"<{tag}{' class=name' if number < table.names else ''}>{escape(text)}</{tag}>"
+            f"<{tag}{' class=name' if number < table.names else ''}>{html_text(text)}</{tag}>"
             for number, text in enumerate(texts)
         )
         return f"<tr>{''.join(cells)}</tr>"
 
     body = "".join(row(texts, "td") for texts in table.rows)
-    return f"<table><caption>{escape(table.title)}</caption>{row(table.header, 'th')}{body}</table>\n"
+    return f"<table><caption>{html_text(table.title)}</caption>{row(table.header, 'th')}{body}</table>\n"
 
 
 def _clock(time_ms: int) -> str:
@@ -189,13 +189,13 @@ def line_chart(
         for number, line in enumerate(known)
     )
     legend = "".join(
-        f'<span><i class="c{number % _COLOURS}"></i>{escape(line.name)}: last {show(line.values[-1])}, '
+        f'<span><i class="c{number % _COLOURS}"></i>{html_text(line.name)}: last {show(line.values[-1])}, '
         f"highest {show(max(line.values))}</span>"
         for number, line in enumerate(known)
     )
     return (
-        f"<figure><figcaption><b>{escape(title)}</b>{legend}</figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f"<figure><figcaption><b>{html_text(title)}</b>{legend}</figcaption>"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html_text(title)}">'
         f"{_grid(span_ms, top, show)}{paths}</svg></figure>\n"
     )
 
@@ -206,7 +206,7 @@ def _grid(span_ms: tuple[int, int], top: float, show: Callable[[float], str]) ->
         value = top * number / _Y_TICKS
         y = _y(value, top)
         found.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
-        found.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{escape(show(value))}</text>')
+        found.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{html_text(show(value))}</text>')
     for time_ms, label in _times(span_ms):
         x = _x(time_ms, span_ms)
         found.append(f'<line x1="{x}" x2="{x}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')

@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 from flowcore.background import PeriodicThread
 from flowcore.errors import SettingsError
+from flowcore.escaping import printable
 from flowcore.metrics.dagster import DagsterListener
 from flowcore.metrics.health import show_count
 from flowcore.metrics.history import HistoryWriter, history_folder
@@ -146,4 +147,4 @@ def describe_events(before: FlowProgress | None, now: FlowProgress) -> list[str]
                 how = f"went from {switch.before} to {switch.after}"
             reason = switch.reason or "no reason given"
             found.append(f"query {switch.query!r} of flow {now.flow!r} {how}: {reason}")
-    return found
+    return [*map(printable, found)]

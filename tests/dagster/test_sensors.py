@@ -180,9 +180,9 @@ def test_dead_letters_are_reported_on_change(broker: str, tmp_path: Path, instan
     _send(broker, "in.dead-letter", 3)
     after = _tick(defs, "f_dead_letters", instance, between.cursor)
 
-    assert _reported(before) == [(True, "0 messages of topic 'in' became dead letters in the last hour")]
+    assert _reported(before) == [(True, "0 messages of topic `in` became dead letters in the last hour")]
     assert _reported(between) == []
-    assert _reported(after) == [(False, "3 messages of topic 'in' became dead letters in the last hour")]
+    assert _reported(after) == [(False, "3 messages of topic `in` became dead letters in the last hour")]
 
 
 def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstance) -> None:
@@ -214,7 +214,7 @@ def test_health_is_reported_on_change_while_no_run_reports_it(
 
     assert _reported(nothing) == _reported(running) == _reported(again) == []
     assert [passed for passed, _ in _reported(first)] == [True, True, True]
-    assert _reported(second) == [(False, "50 of 100 records of query 'out' (50.000%)")]
+    assert _reported(second) == [(False, "50 of 100 records of query `out` (50.000%)")]
 
 
 def _reported(result: SensorResult) -> list[tuple[bool, str]]:

@@ -348,7 +348,7 @@ def test_latency_command_ends_with_ctrl_c(
         os.killpg(program.pid, signal.SIGINT)
         rest, errors = program.communicate(timeout=20)
 
-    assert first.startswith("\N{REPLACEMENT CHARACTER}[2J[bold] -> shop/copied: ")
+    assert first.startswith("\\x1b[2J[bold] -> shop/copied: ")
     assert re.match(r"shop/sales -> shop/copied: \d+ markers in the last minute, p50 \d+\.\d ms, p90", second)
     assert "since the start" in rest
     assert "\x1b" not in rest

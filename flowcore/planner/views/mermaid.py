@@ -7,12 +7,11 @@ The label of another edge says what travels beside the values, and how records a
 from collections.abc import Iterator, Mapping
 
 from flowcore.api.operators import Operator, PythonOperator, Read, Write
+from flowcore.escaping import mermaid_text
 from flowcore.planner.model import BoundedStage, PlanData
 from flowcore.planner.views.details import OperatorDetail, PartDetail, collect_details
 
 __all__ = ["render_mermaid"]
-
-_ESCAPES = str.maketrans({character: f"#{ord(character)};" for character in '#&"<>`'})
 
 
 def render_mermaid(plan: PlanData) -> str:
@@ -28,12 +27,12 @@ def render_mermaid(plan: PlanData) -> str:
     for number, (part, mine) in enumerate(zip(found, ids, strict=True), 1):
         if isinstance(part.runs, BoundedStage):
             results |= mine
-        lines.append(f'  subgraph p{number}["{_title(part)}"]')
+        lines.append(f'  subgraph p{number}["{mermaid_text(_title(part))}"]')
         lines += [f"    {line}" for line in _nodes(part, mine, f"p{number}")]
         for edge in part.edges:
             if isinstance(edge.sender, Operator) and edge.receiver in mine and edge.kind.value != "blocking":
                 labels = [each.value for each in (edge.elements, edge.copy) if each.value != "none"]
-                label = f"|{', '.join(labels)}|" if labels else ""
+                label = f"|{', '.join(map(mermaid_text, labels))}|" if labels else ""
                 lines.append(f"    {mine[edge.sender]} -->{label} {mine[edge.receiver]}")
         lines.append("  end")
     for part, mine in zip(found, ids, strict=True):
@@ -53,7 +52,7 @@ def _between(
         if source.written_by is not None:
             yield f"{sinks[source.written_by.name]} ==>|cut| {mine[source]}"
     for source in () if isinstance(part.runs, BoundedStage) else part.runs.dead_letters:
-        text = source.dead_letter.translate(_ESCAPES)
+        text = mermaid_text(source.dead_letter)
         yield f'{mine[source]} -.->|bad records| {mine[source]}d[("{text}")]'
 
 
@@ -81,8 +80,8 @@ def _node(detail: OperatorDetail) -> str:
     outcomes = [detail.outcomes["compiled"].value]
     if not isinstance(node, Write):
         outcomes += [f"out {detail.outcomes['output'].value}", f"flush {detail.flush.decision.value}"]
-    name = f"{node.name}: {node.describe()}".translate(_ESCAPES)
-    text = f'"{name}<br>{"; ".join(outcomes).translate(_ESCAPES)}"'
+    name = mermaid_text(f"{node.name}: {node.describe()}")
+    text = f'"{name}<br>{mermaid_text("; ".join(outcomes))}"'
     if isinstance(node, Read | Write):
         return f"[({text})]"
     return f"[[{text}]]" if isinstance(node, PythonOperator) else f"[{text}]"

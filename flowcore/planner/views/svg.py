@@ -6,10 +6,10 @@ to sinks. A thick arrow is a blocking edge or a cut. Lengths are pixels.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from html import escape
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, PythonOperator, Read, Write
+from flowcore.escaping import html_text
 from flowcore.planner.model import BoundedStage, PlanData
 from flowcore.planner.views.details import EdgeDetail, PartDetail, collect_details
 
@@ -119,7 +119,7 @@ def _operator(node: Operator, box: _Box) -> Iterator[str]:
     kind = (
         "end" if isinstance(node, (Read, Write)) else "python" if isinstance(node, PythonOperator) else "node"
     )
-    yield f"<g><title>{escape(f'{node.name}: {node.describe()}')}</title>"
+    yield f"<g><title>{html_text(f'{node.name}: {node.describe()}')}</title>"
     yield f'<rect class="{kind}" x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="4"/>'
     yield from _text((node.name, node.describe()), x + 8, y + 19, _CHARACTERS)
     yield "</g>"
@@ -138,7 +138,7 @@ def _edge(edge: EdgeDetail, box: _Box, made: dict[Operator, tuple[int, int]]) ->
     outcomes = (edge.kind.value if blocking else edge.elements.value, edge.copy.value)
     label = ", ".join(value for value in outcomes if value != "none")
     if label:
-        yield f'<text class="label" x="{label_at[0]}" y="{label_at[1]}">{escape(label)}</text>'
+        yield f'<text class="label" x="{label_at[0]}" y="{label_at[1]}">{html_text(label)}</text>'
 
 
 def _cut(source: Read, box: _Box, sinks: Mapping[str, tuple[int, int]]) -> Iterator[str]:
@@ -175,4 +175,4 @@ def _into_the_side(start: tuple[int, int], end: tuple[int, int]) -> tuple[str, t
 def _text(lines: tuple[str, str], x: int, y: int, characters: int) -> Iterator[str]:
     for number, (kind, line) in enumerate(zip(("name", "label"), lines, strict=True)):
         short = line if len(line) <= characters else f"{line[: characters - 1]}…"
-        yield f'<text class="{kind}" x="{x}" y="{y + 15 * number}">{escape(short)}</text>'
+        yield f'<text class="{kind}" x="{x}" y="{y + 15 * number}">{html_text(short)}</text>'

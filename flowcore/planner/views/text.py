@@ -6,6 +6,7 @@ from dataclasses import asdict
 from flowcore.api.changelog import decide_changes, find_replacing
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import StatefulOperator, Write
+from flowcore.escaping import printable
 from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
 from flowcore.planner.views.details import PartDetail, collect_details, describe
@@ -30,7 +31,7 @@ def render_text(plan: PlanData, *, verbose: bool = False) -> str:
     if verbose:
         for part in collect_details(plan):
             lines += ["", *_render_part(part)]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _render_stage(stage: BoundedStage, plan: PlanData) -> Iterator[str]:

@@ -45,7 +45,7 @@ def test_share_is_that_of_the_worst_query() -> None:
     result = _result("late_share", replace(RUN, queries=(good, replace(QUERY, dropped=500))))
 
     assert not result.passed
-    assert result.description == "500 of 1,000 records of query 'out' (50.000%)"
+    assert result.description == "500 of 1,000 records of query `out` (50.000%)"
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_dagster_receives_reports_at_intervals_and_at_the_end() -> None:
     assert [body["asset_key"] for _, body in came] == [["sales", "live"]] * 3
     assert [body["metadata"]["seconds"] for _, body in came] == [60.0, 70.0, 60.0]
     assert [body["metadata"]["state"] for _, body in came] == ["running", "running", "failed"]
-    assert (came[0][1]["description"], came[2][1]["description"]) == ("running on pod, process 7", "broken")
+    assert (came[0][1]["description"], came[2][1]["description"]) == ("running on pod, process 7", "`broken`")
 
 
 def test_dagster_without_answer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

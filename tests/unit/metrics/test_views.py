@@ -166,7 +166,7 @@ def test_markdown_keeps_its_columns_for_any_text() -> None:
     found = tables(run(switches=(replace(SWITCH, reason="a|b"),)))
     (table,) = (table for table in found if table.title == "last switches")
 
-    assert markdown(table).splitlines()[-1].endswith("| slice to realtime | a\\|b | - |")
+    assert markdown(table).splitlines()[-1].endswith("| `slice to realtime` | `a\\|b` | - |")
 
 
 @pytest.fixture
