@@ -184,8 +184,8 @@ def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Seque
         )
 
 
-def require_alike(inputs: Sequence[Operator], name: str) -> None:
-    """Check that inputs of a union have the same columns and are all bounded or all unbounded."""
+def require_alike(inputs: Sequence[Operator], name: str, *, mixed: bool = False) -> None:
+    """Check that inputs have the same columns and, unless ``mixed``, are all bounded or all unbounded."""
     first = inputs[0]
     for other in inputs[1:]:
         mine, theirs = ({c.lower() for c in node.columns} for node in (first, other))
@@ -195,12 +195,12 @@ def require_alike(inputs: Sequence[Operator], name: str) -> None:
                 f"{', '.join(sorted(mine ^ theirs))}: rows of one would not fit the other; "
                 "bring both to the same columns with select"
             )
-        if first.bounded != other.bounded:
+        if first.bounded != other.bounded and not mixed:
             ends, never = (first, other) if first.bounded else (other, first)
             refuse(
                 f"operator {name!r} mixes the bounded {ends.name!r} with the unbounded {never.name!r}: Spark "
-                "runs one as a batch and the other as a stream; join the bounded one, or write it to "
-                "the stream's topic"
+                "runs one as a batch and the other as a stream; join the bounded one, or pass "
+                f"{ends.name}.then({never.name}) if it is its history"
             )
         if first.updating or other.updating:
             node = first if first.updating else other

@@ -15,6 +15,7 @@ from flowcore.api.deduplication import Deduplicate
 from flowcore.api.event_time_operator import WithEventTime, find_timed
 from flowcore.api.expressions import Expression, find_not_idempotent, find_types
 from flowcore.api.functions import name_of
+from flowcore.api.history_operator import WithHistory
 from flowcore.api.node import (
     KeptState,
     Operator,
@@ -79,6 +80,7 @@ __all__ = [
     "Window",
     "WithColumns",
     "WithEventTime",
+    "WithHistory",
     "Write",
     "find_timed",
 ]

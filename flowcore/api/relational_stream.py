@@ -1,7 +1,7 @@
 """Streams and Spark SQL: selections, filters, aggregates and unions."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Self
 
 from flowcore.api import checks
@@ -11,6 +11,7 @@ from flowcore.api.event_time import build_event_time
 from flowcore.api.expiring_aggregate import build_expiring_aggregate
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.graph import StreamCore
+from flowcore.api.history import build_history
 from flowcore.api.operators import Aggregate, Drop, Select, Union, Where, WithColumns
 from flowcore.api.resolution import parse_aggregates, parse_columns, parse_row, parse_selection, select_key
 from flowcore.watermarks.strategies import WatermarkStrategy
@@ -187,6 +188,35 @@ class RelationalStream(StreamCore):
             self._require_same_flow(other, name)
         checks.require_alike(inputs, name)
         return self.append(Union(**self._fields(name, attributes, inputs=inputs, updating=False)))
+
+    def then(
+        self,
+        live: Self,
+        *,
+        at: datetime | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Let the unbounded ``live`` begin with this bounded stream as its history.
+
+        State downstream begins with the history: its query reads all of it, in the order of event time,
+        before the first record of ``live``. Event time advances with the history as with the topic's records.
+
+        Args:
+            live: The source of a topic, with the same columns. Nothing else in the flow may read it.
+            at: The event time at which the history ends and ``live`` begins: later records of the history,
+                and earlier ones of ``live``, are left out. Default: the start of the topic is the seam. A
+                history that reads the same topic must have its end there.
+
+        Raises:
+            PlanError: This stream is unbounded, ``live`` is not the source of a topic with the same columns,
+                or records would be counted twice or not at all at the seam.
+        """
+        name = name or self.graph.free_name("then")
+        self._require_same_flow(live, name)
+        node = live.operator
+        fields = live._fields(name, attributes, inputs=(node, self.operator))
+        return self.append(build_history(self.operator, node, name, fields, at))
 
 
 def _generates(expressions: Iterable[tuple[str, Expression]]) -> bool:

@@ -76,8 +76,12 @@ class Batch:
         batch.
         """
         states, sources = report.get("stateOperators") or (), report["sources"]
-        # Those of files are flowcore's own, of `flowcore.spark.checkpoint.backlog_status`.
-        files = (source for source in sources if "logOffset" in (source["endOffset"] or ()))
+        # Those of files are flowcore's own, of `flowcore.spark.checkpoint.backlog_status`, and histories.
+        files = (
+            source
+            for source in sources
+            if "logOffset" in (source["endOffset"] or ()) and ".history" not in source.get("description", "")
+        )
         backlog_rows = sum(source["numInputRows"] for source in files)
         rows = (row for row in (report.get("observedMetrics") or {}).values() if row)
         observed = [row for row in rows if row.get("watermark_ms") is not None]

@@ -18,6 +18,7 @@ from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.copies import build_chains
 from flowcore.planner.rules.failures import decide_failures, select_dead_letter_sources
 from flowcore.planner.rules.flush import decide_flushes
+from flowcore.planner.rules.histories import require_histories
 from flowcore.planner.rules.joins import decide_joins
 from flowcore.planner.rules.pushdown import push_filters
 from flowcore.planner.rules.queries import build_live_stage, explain_exchanges
@@ -80,6 +81,7 @@ def plan_flow(
     reuse = settings.object_reuse
     operators, filters = push_filters(move_to_key_groups(flow.operators))
     timestamps.require_watermarks(operators, settings)
+    require_histories(operators)
     bounded = build_bounded_stages(operators)
     execution.require_live_delivery(bounded)
     live = build_live_stage(operators, mode, settings)

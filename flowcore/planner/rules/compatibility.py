@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product, zip_longest
 
 from flowcore.api.node import KeptState
-from flowcore.api.operators import Operator
+from flowcore.api.operators import Operator, WithHistory
 from flowcore.planner.model import LiveQuery
 
 __all__ = ["CheckpointNeeds", "derive_needs", "find_differences"]
@@ -28,7 +28,8 @@ class CheckpointNeeds:
     """What a query needs in its checkpoint.
 
     Attributes:
-        sources: The topics that it reads, in order; then its backlog status where key groups get it.
+        sources: The topics that it reads, in order, with the seams of their histories; then its backlog
+            status where key groups get it.
         states: What its operators keep, in order.
     """
 
@@ -46,7 +47,12 @@ class CheckpointNeeds:
 
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
     """What a query needs in its checkpoint."""
-    topics = [topic.name for topic in query.topics_read]
+    seams = {node.live: node.seam for node in query.operators if isinstance(node, WithHistory)}
+    topics = [
+        f"{topic.name} with a history until {seams[node]}" if node in seams else topic.name
+        for node in query.sources
+        if (topic := node.topic)
+    ]
     depths = query.depths
     states = tuple(
         state for node in query.operators if (state := _state(node, query, depths[node])) is not None

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from flowcore.api.operators import Join, Operator, Union
+from flowcore.api.operators import Join, Operator, Union, WithHistory
 
 __all__ = ["label_states", "label_steps"]
 
@@ -28,7 +28,7 @@ def label_steps(operators: Iterable[Operator]) -> dict[Operator, str]:
     passed: dict[Operator, Counter[str]] = {}
     labels = {}
     for node in operators:
-        streams = node.inputs[:1] if isinstance(node, Join) else node.inputs
+        streams = node.inputs[:1] if isinstance(node, Join | WithHistory) else node.inputs
         before: Counter[str] = Counter()
         for parent in streams:
             before |= passed.get(parent, Counter())

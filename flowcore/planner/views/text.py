@@ -9,6 +9,7 @@ from flowcore.api.operators import StatefulOperator, Write
 from flowcore.escaping import printable
 from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
+from flowcore.planner.rules.histories import decide_history, find_histories
 from flowcore.planner.views.details import PartDetail, collect_details, describe
 
 __all__ = ["render_text"]
@@ -50,6 +51,8 @@ def _render_query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
     for writer in plan.live_queries:
         for sink in (each for each in writer.sinks if each.name in cuts):
             yield f"    {cuts[sink.name].name} is a cut: query {writer.name} writes its topic"
+    for node in find_histories(query.operators):
+        yield f"    {node.live.name} begins with {node.history.name} {_because(decide_history(node))}"
     if query.results:
         yield f"    backlog {query.backlog.value}"
     yield from _render_elements(query.edges)

@@ -22,7 +22,7 @@ from flowcore.kafka.topics import TopicIdentity
 __all__ = ["CheckpointIdentity", "create_checkpoint", "find_topic_differences", "read_id", "start_anew"]
 
 _METADATA = "metadata"
-_FILES = ("", ".plan.json", ".backlog")
+_FILES = ("", ".plan.json", ".backlog", ".history")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
+from flowcore.api.event_time import event_time_expression
 from flowcore.api.operators import (
     Aggregate,
     Apply,
@@ -32,11 +34,13 @@ from flowcore.api.operators import (
     Where,
     WithColumns,
     WithEventTime,
+    WithHistory,
     Write,
 )
 from flowcore.errors import PlanError
 from flowcore.keyed.content import StoredSchemas
 from flowcore.planner.model import Chain, LiveQuery
+from flowcore.planner.rules.histories import find_histories
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.compile.state_types import stateful_parts
 from flowcore.spark.context import Context
@@ -51,6 +55,8 @@ from flowcore.spark.operators.key_group_context import KeyGroupContext
 from flowcore.spark.operators.live_aggregates import apply_aggregate
 from flowcore.spark.operators.python_chain import apply_chain
 from flowcore.spark.results.joined import Joined
+from flowcore.spark.topics.event_times import milliseconds
+from flowcore.spark.topics.histories import read_history
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.outgoing import Outgoing
 from flowcore.spark.topics.side_channels import SideChannels
@@ -74,26 +80,29 @@ class CompiledQuery:
 
 
 def compile_query(
-    query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels
+    query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels, *, held: bool = False
 ) -> CompiledQuery:
     """Compile one live query.
 
     Args:
         joined: The bounded results that it joins; with a column `RECORD_ORDINAL` if keys repeat.
         side_channels: What the query carries besides its records.
+        held: It reads histories, and nothing from its topics.
 
     Raises:
         PlanError: Spark refuses an operator; the message names it.
     """
-    compiler = _Compiler(query, context, joined, side_channels)
+    compiler = _Compiler(query, context, joined, side_channels, held=held)
     return CompiledQuery(compiler.sink_frame(), compiler.types, compiler.key_groups.schemas)
 
 
 class _Compiler:
     def __init__(
-        self, query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels
+        self, query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels, *, held: bool
     ) -> None:
         self.query = query
+        self.held = held
+        self.histories = {node.live: node for node in find_histories(query.operators)}
         self.context = context
         self.joined = joined
         self.side_channels = side_channels
@@ -162,10 +171,22 @@ class _Compiler:
                 )  # fmt: skip
                 for output, each in branches.items():
                     yield output, branched, each
+            case WithHistory():
+                yield (node, *self._cut_at_seam(node, *self.open.take(node.live)))
             case PythonOperator() | SideOutput() | Write():
                 pass  # compiled with another operator, or with all sinks
             case _:
                 yield (node, *self._apply_native(node, *self.open.take(node.inputs[0])))
+
+    def _cut_at_seam(
+        self, node: WithHistory, branched: BranchedFrame, branch: Branch
+    ) -> tuple[BranchedFrame, Branch]:
+        """Drop the records of a topic from before the seam; those of its history have negative offsets."""
+        expression = event_time_expression(node.live)
+        if node.at_ms is not None and expression is not None:
+            time = milliseconds(branched.frame, branch.expression(expression))
+            branched.filter(branch, f"offset < 0 OR coalesce({time} >= {node.at_ms}, true)")
+        return branched, branch
 
     def _apply_native(
         self, node: Operator, branched: BranchedFrame, branch: Branch
@@ -238,7 +259,13 @@ class _Compiler:
         )
         columns = {name: next(self.names) for name in node.columns}
         branch = Branch(next(self.numbers), columns, has_record_id=node.written_by is not None)
-        messages = read_stream(topic, self.query, self.context, events=self.side_channels.has_markers)
+        messages = read_stream(
+            topic, self.query, self.context, events=self.side_channels.has_markers, held=self.held
+        )
+        if node in self.histories:
+            checkpoint = Path(self.key_groups.checkpoint)
+            names = messages.columns
+            messages = messages.union(read_history(self.histories[node], checkpoint, self.context, names))
         return incoming.read(messages, branch, self.names), branch
 
     def _write(self) -> DataFrame:

@@ -17,7 +17,7 @@ from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from flowcore.api.operators import Join, JoinType, Operator
+from flowcore.api.operators import Join, JoinType, Operator, WithHistory
 from flowcore.errors import ResultError
 from flowcore.planner.model import BoundedStage, LiveQuery
 from flowcore.planner.plan import Plan
@@ -119,9 +119,14 @@ class JoinedResults:
             self._store.folder(stage).remove_unused()
 
     def newer_versions(self, query: LiveQuery, versions: Mapping[str, str]) -> Mapping[str, str]:
-        """The versions that are committed now and differ from a query's, by stage; cheap to call."""
+        """The versions that are committed now and differ from a query's, by stage; cheap to call.
+
+        A later version of a history does not count: state has begun with the first one.
+        """
         found = {}
         for stage in self._joined_by(query):
+            if all(_is_history(result.operator, query) for result in stage.results):
+                continue
             version = self._version_now(stage.name)
             if version and version not in (versions.get(stage.name), self._rejected.get(stage.name)):
                 found[stage.name] = version
@@ -177,7 +182,10 @@ class JoinedResults:
             order = Window.partitionBy(*map(quote, groups)).orderBy(*map(quote, sortable))
             frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
         # A micro-batch query reads the table for every batch, other queries once in minutes.
-        modes = {query.mode.value for query in self._plan.live_queries if operator in query.results}
+        readers = [query for query in self._plan.live_queries if operator in query.results]
+        if all(_is_history(operator, query) for query in readers):
+            return frame
+        modes = {query.mode.value for query in readers}
         if is_shuffled(table.bytes, self._context.settings) and modes != {"slice"}:
             return self._distribute(frame, _join_keys(operator, self._plan, get_args(JoinType))).persist()
         return frame.persist() if "micro-batch" in modes else frame
@@ -193,6 +201,12 @@ class JoinedResults:
 
 def _next(query: LiveQuery) -> str:
     return f".next-{query.name}"
+
+
+def _is_history(operator: Operator, query: LiveQuery) -> bool:
+    """Whether a query does not join a result: it reads the result once as a history, or not at all."""
+    readers = [node for node in query.operators if operator in node.inputs]
+    return all(isinstance(node, WithHistory) for node in readers)
 
 
 def _join_keys(operator: Operator, plan: Plan, kinds: Collection[str]) -> list[tuple[str, ...]]:

@@ -24,6 +24,7 @@ from flowcore.kafka.transactions import TransactionalWriter
 from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.emitted import CombinedElements
 from flowcore.planner.model import LiveQuery
+from flowcore.planner.rules.histories import find_histories
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import CheckpointIdentity
 from flowcore.spark.checkpoint.offset_log import planned_batches
@@ -36,6 +37,7 @@ from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.live_topics import prepare_ledger
 from flowcore.spark.run.spark_query import end_after_batch, has_ended
 from flowcore.spark.run.wall_clock import WallClock
+from flowcore.spark.topics.histories import histories_pending, prepare_history
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import (
     LARGEST_BYTES,
@@ -64,6 +66,7 @@ class PreparedQuery:
     Attributes:
         query: The query, with the mode to start it in.
         catching_up: It ends when it has read all records that are there.
+        reads_histories: It reads the histories of its topics and nothing else, and ends.
         types: The types of the state that Spark keeps, by operator with state.
         schemas: What operators by key group keep, by name.
     """
@@ -75,6 +78,7 @@ class PreparedQuery:
     frame: DataFrame
     types: StateTypes
     schemas: Mapping[str, StoredSchemas]
+    reads_histories: bool = False
 
 
 def prepare_query(
@@ -86,8 +90,9 @@ def prepare_query(
 ) -> PreparedQuery:
     """Compile a query, and check that it can continue from its checkpoint.
 
-    With ``batch_records`` it catches up in micro-batches of this many records, and ends; otherwise it runs in
-    its own mode.
+    If its topics have histories that were not read, it reads these, and ends. Otherwise, with
+    ``batch_records`` it catches up in micro-batches of this many records, and ends; without, it runs in its
+    own mode.
 
     Raises:
         PlanError: Spark refuses an operator.
@@ -97,12 +102,18 @@ def prepare_query(
         reason = f"it catches up, in batches of up to {batch_records:,} records"
         query = replace(query, mode=Decision("micro-batch", (reason,)))
         context = replace(context, settings=replace(context.settings, max_batch_records=batch_records))
+    checkpoint = checkpoint_folder(query, context.flow, context.settings)
+    histories = find_histories(query.operators)
+    held = bool(histories) and histories_pending(checkpoint)
     with translate_run_errors(f"query {query.name!r}", context.log):
-        compiled = compile_query(query, context, joined, side_channels)
-    require_fit(query, context.flow, checkpoint_folder(query, context.flow, context.settings), compiled.types)
+        for node in histories if held else ():
+            partitions = side_channels.partitions[node.live_topic.name]
+            prepare_history(node, joined.frames[node.history], checkpoint, context, partitions=partitions)
+        compiled = compile_query(query, context, joined, side_channels, held=held)
+    require_fit(query, context.flow, checkpoint, compiled.types)
     return PreparedQuery(
         query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types,
-        compiled.schemas,
+        compiled.schemas, held,
     )  # fmt: skip
 
 
@@ -259,7 +270,8 @@ class RunningQuery:
             # Processing time may let windows emit without input.
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
             expires = side_channels.channel_expiry_ms is not None
-            by_processing_time = query.mode.value != "slice" and uses_processing_time(query, expires=expires)
+            ends = query.mode.value == "slice" or prepared.reads_histories
+            by_processing_time = not ends and uses_processing_time(query, expires=expires)
             conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_processing_time).lower())
         writer = (
             prepared.frame.writeStream.queryName(query.name)
@@ -267,8 +279,9 @@ class RunningQuery:
             .outputMode("update")
         )
         trigger = choose_trigger(
-            query, settings, catching_up=prepared.catching_up, by_processing_time=by_processing_time
-        )
+            query, settings, by_processing_time=by_processing_time,
+            catching_up=prepared.catching_up or prepared.reads_histories,
+        )  # fmt: skip
         writer = writer.trigger(**trigger)
         self._is_timed = trigger.get("processingTime", _AT_ONCE) != _AT_ONCE
         files = [sink.sink for sink in query.sinks if sink.topic is None]

@@ -38,6 +38,7 @@ from flowcore.spark.run.observation import RunMeter
 from flowcore.spark.run.own_backlog import OwnBacklog
 from flowcore.spark.run.patience import Patience
 from flowcore.spark.run.running_query import PreparedQuery, RunningQuery, prepare_query
+from flowcore.spark.topics.histories import end_histories
 from flowcore.spark.topics.side_channels import SideChannels
 
 __all__ = ["SupervisedQuery"]
@@ -219,7 +220,8 @@ class SupervisedQuery:
         return self.query.mode.value != "slice" and running.outage is not None
 
     def _restarts(self, running: RunningQuery) -> bool:
-        return running.ending or running.prepared.catching_up or self._own_backlog.ends
+        prepared = running.prepared
+        return running.ending or prepared.catching_up or prepared.reads_histories or self._own_backlog.ends
 
     def _read_progress(self) -> QueryProgress:
         """The progress now, for which the broker is asked."""
@@ -334,14 +336,17 @@ class SupervisedQuery:
     def _restart(self, before: RunningQuery) -> None:
         ended = time.monotonic()
         progress = self._read_progress()
-        self._own_backlog.report(progress, before)
+        self._own_backlog.report(progress, before, starts=before.prepared.reads_histories)
         backlog = self._in_backlog(progress)
         if self._repeats:
             self._repeats = False
             self._must_join_another(before)
         if before.prepared.catching_up:
             self._per_second = (self._rows_in - self._started[0]) / (ended - self._started[1])
-        if self._next.catching_up != backlog:
+        if before.prepared.reads_histories and not before.ending:
+            end_histories(self._checkpoint)
+            self._reason = "it has read the histories of its topics"
+        if self._next.catching_up != backlog or self._next.reads_histories:
             self._next = self._prepare(self._next.joined, catch_up=backlog)
         if before.prepared.catching_up and not backlog and not before.ending:
             leave = read_thresholds(self._context.settings).leave

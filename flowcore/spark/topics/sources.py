@@ -26,6 +26,8 @@ __all__ = ["BoundedInput", "columns_ddl", "read_bounded", "read_files", "read_st
 
 _ATTEMPTS = 3
 _ISOLATION = "kafka.isolation.level"
+_HELD = {"minOffsetsPerTrigger": str(1 << 62), "maxTriggerDelay": "365000d"}
+"""A batch waits for more messages than there will ever be."""
 _BULK_READ = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
@@ -97,10 +99,13 @@ def read_files(source: Csv | Json, ddl: str, context: Context, *, mode: str, **o
     return context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).csv(path)
 
 
-def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
+def read_stream(
+    topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool, held: bool = False
+) -> DataFrame:
     """The messages of a topic and, if ``events``, of its companion topic, as Spark's source returns them.
 
-    Only a new checkpoint uses the start position; later runs continue where the last one stopped.
+    Only a new checkpoint uses the start position; later runs continue where the last one stopped. If
+    ``held``, no message is read: the start position of a new checkpoint is logged, and waits.
     """
     servers = context.servers(topic)
     options = {
@@ -116,7 +121,9 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
         options["includeHeaders"] = "true"
     if query.mode.value != "realtime":
         options |= _BULK_READ
-    if query.mode.value != "realtime" and query.batch_interval_ms is None:
+    if held:
+        options |= _HELD
+    elif query.mode.value != "realtime" and query.batch_interval_ms is None:
         # If results are emitted once in an interval, a batch reads all input: with bounded batches results
         # would be emitted more often, or input would arrive faster than it is read.
         options["maxOffsetsPerTrigger"] = str(context.settings.max_batch_records)

@@ -9,7 +9,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,10 @@ def test_example_of_an_operator_can_be_declared(example: str) -> None:
     rows = flow.read("rows", Parquet("rows", columns))
     names = {
         **{name: getattr(flowcore, name) for name in flowcore.__all__},
+        "UTC": UTC,
+        "datetime": datetime,
         "timedelta": timedelta,
+        "live": flow.read("dated", KafkaTopic("dated", columns, event_time="at")),
         "enrich": dict,
         "table": table,
         "other": next(
@@ -138,7 +141,7 @@ def test_example_of_an_operator_can_be_declared(example: str) -> None:
             KeyedProcessFunction(), by="id", schema="n INT", side_outputs={"rare": "n INT"}
         ),
     }
-    stream = rows if ".co_group(" in example else live
+    stream = rows if ".co_group(" in example or ".then(" in example else live
     if ".write(" in example:
         stream = live.select("id")
     if ".through(" in example:

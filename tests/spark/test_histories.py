@@ -1,0 +1,54 @@
+"""Histories as messages: their order, offsets and partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flowcore import Flow, KafkaTopic, Parquet, monotonous
+from flowcore.api.operators import WithHistory
+from flowcore.errors import StateError
+from flowcore.settings import Settings
+from flowcore.spark.context import Context
+from flowcore.spark.topics.histories import prepare_history, read_history
+
+pytestmark = pytest.mark.spark
+
+BID = "id BIGINT, at BIGINT"
+
+
+def _node(start: int) -> WithHistory:
+    flow = Flow("f")
+    topic = KafkaTopic("bids", BID, event_time="at", watermark=monotonous(), start={0: start})
+    node = flow.read("past", Parquet("past", schema=BID)).then(flow.read("bids", topic)).operator
+    assert isinstance(node, WithHistory)
+    return node
+
+
+def test_messages_of_a_history_precede_the_topic_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    """A file is a batch; the last rows of each give every partition its newest event time."""
+    settings = Settings.of({"execution.max-records-per-batch": 4}, environment={})
+    context, checkpoint, node = Context(spark, settings, "f"), tmp_path / "bids", _node(5)
+    rows = spark.createDataFrame([(number, number * 10) for number in (3, 9, 1, 7, 0, 5, 8, 2, 6, 4)], BID)
+    prepare_history(node, rows, checkpoint, context, partitions=2)
+    columns = ["topic", "partition", "offset", "timestamp", "value"]
+    stream = read_history(node, checkpoint, context, columns)
+    batches: list[list[tuple[str, int, int, int, str]]] = []
+
+    def take(frame: object, _: int) -> None:
+        texts = ["topic", "partition", "offset", "unix_millis(timestamp)", "CAST(value AS STRING)"]
+        batches.append([tuple(row) for row in frame.selectExpr(*texts).collect()])  # type: ignore[attr-defined]
+
+    query = stream.writeStream.foreachBatch(take).trigger(availableNow=True)
+    query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+
+    found = [row for batch in batches for row in batch]
+    assert [(row[0], row[2], row[3]) for row in found] == [("bids", n - 10, n * 10) for n in range(10)]
+    assert found[4][4] == '{"id":4,"at":40}'
+    assert [[row[1] for row in batch] for batch in batches] == [[0] * (len(one) - 1) + [1] for one in batches]
+    assert len(batches) == 3
+
+    with pytest.raises(StateError, match=r"moved.history.bids is missing"):
+        prepare_history(node, rows, checkpoint.rename(tmp_path / "moved"), context, partitions=2)
