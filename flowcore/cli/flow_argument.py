@@ -1,6 +1,7 @@
 """Arguments that several commands share: `MODULE:FLOW` or a flow's name, `--settings` and `--set`."""
 
 import functools
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,12 @@ import click
 
 from flowcore.api.flow import Flow, load_flow
 from flowcore.errors import ConfigurationError, StateError
-from flowcore.settings import FILE_VARIABLE, Settings
+from flowcore.settings import FILE_VARIABLE, Settings, refuse_secrets, secret_keys
 
 __all__ = ["find_checkpoints", "flow_and_settings", "flow_or_name_and_settings", "name_and_settings"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_KEY = re.compile(r"[a-zA-Z.-]*")
 
 
 class _FlowType(click.ParamType[Flow]):
@@ -52,7 +54,9 @@ class _FlowOrNameType(click.ParamType["Flow | str"]):
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        msg = f"{text!r} is not KEY=VALUE"
+        # What follows a key by another sign than = may be a secret.
+        start = _KEY.match(text)
+        msg = f"{start[0] if start else ''!r} is not KEY=VALUE: there is no = behind the key"
         raise click.BadParameter(msg)
     return key, value
 
@@ -75,7 +79,9 @@ def flow_or_name_and_settings(command: _Command) -> _Command:
 def _with_settings(command: _Command) -> _Command:
     @functools.wraps(command)
     def read(*, pairs: tuple[tuple[str, str], ...], file: Path | None, **others: Any) -> Any:
-        return command(settings=Settings.of(dict(pairs), file=file, origin="--set"), **others)
+        given = dict(pairs)
+        refuse_secrets(given, secret_keys(), "--set", "every user of this machine")
+        return command(settings=Settings.of(given, file=file, origin="--set"), **others)
 
     setting = click.option(
         "--set",

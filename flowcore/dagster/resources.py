@@ -20,9 +20,10 @@ from pyspark.sql import SparkSession
 from flowcore.dagster.launches import DeployedResource
 from flowcore.dagster.termination import kept_interrupt_handler
 from flowcore.planner.plan import Plan
-from flowcore.settings import Settings
+from flowcore.settings import Settings, refuse_secrets, secret_keys
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
+from flowcore.spark.run.jvm import start_jvm
 from flowcore.spark.run.live_topics import prepare_topics
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
 from flowcore.spark.run.task_slots import slots_needed
@@ -52,6 +53,9 @@ class KafkaResource(DeployedResource):
     )
     username: str | None = Field(default=None, description="User name, preferably an EnvVar.")
     password: str | None = Field(default=None, description="The password; always pass an EnvVar.")
+    password_file: str | None = Field(
+        default=None, description="File with the password, which is read at each start; instead of password."
+    )
     ca: str | None = Field(
         default=None,
         description="PEM file of authorities that sign the broker's certificate. Default: the system's.",
@@ -69,6 +73,7 @@ class KafkaResource(DeployedResource):
             "kafka.sasl.mechanism": self.sasl_mechanism,
             "kafka.sasl.username": self.username,
             "kafka.sasl.password": self.password,
+            "kafka.sasl.password.file": self.password_file,
             "kafka.ssl.ca": self.ca,
             "kafka.ssl.certificate": self.certificate,
             "kafka.ssl.key": self.key,
@@ -108,8 +113,11 @@ class FlowcoreResource(DeployedResource):
         """The resulting settings of flowcore.
 
         Raises:
-            SettingsError: A key does not exist, or a value is invalid.
+            SettingsError: A key does not exist, a value is invalid, or ``more`` has a secret.
         """
+        refuse_secrets(
+            self.more, secret_keys(), "the resource field `more`", "everyone who sees Dagster's UI"
+        )
         typed = {**self.kafka.settings(), **self.results.settings()}
         return Settings.of(self.more, typed, origin="a resource of Dagster's")
 
@@ -163,6 +171,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
             scratch = prepare_process(settings)
             with kept_interrupt_handler():
                 config = session_config(settings, slots=slots, scratch=scratch)
+                start_jvm(config)
                 self._spark_session = spark_session_from_config(config)  # type: ignore[no-untyped-call]
             self._slots = slots
         spark: SparkSession = self._spark_session

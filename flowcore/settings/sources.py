@@ -75,8 +75,8 @@ def from_environment(environment: Mapping[str, str], keys: Iterable[str]) -> Ite
         near = difflib.get_close_matches(name, [*names, FILE_VARIABLE], n=1, cutoff=0.85)
         if near:
             msg = (
-                f"setting {name}={environment[name]!r} does not exist (from the environment): it would have "
-                f"no effect; did you mean {near[0]!r}?"
+                f"setting {name} does not exist (from the environment): it would have no effect; did you "
+                f"mean {near[0]!r}?"
             )
             raise SettingsError(msg)
     for name, key in names.items():

@@ -8,17 +8,18 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from flowcore.durations import parse_duration, show_duration
 from flowcore.errors import SettingsError
+from flowcore.settings.secrets import FILE_SUFFIX, hide_login, read_secret
 from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
 
-__all__ = ["Settings", "keys"]
+__all__ = ["Settings", "keys", "secret_keys"]
 
 CheckMode = Literal["off", "sample", "full"]
 ResultVisibility = Literal["whole", "pipelined"]
@@ -49,6 +50,9 @@ def _address(value: Any) -> str:
     text = _text(value)
     if not text.startswith(("http://", "https://")):
         msg = "it must begin with http:// or https://"
+        raise ValueError(msg)
+    if "@" in text:
+        msg = "it must not have a name and a password, which would be shown with it"
         raise ValueError(msg)
     return text
 
@@ -102,8 +106,14 @@ def _batch(value: Any) -> tuple[str, int]:
     return query, int(number)
 
 
-def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str, *, shown: bool = True) -> Any:
-    return field(default=default, repr=shown, metadata={"key": key, "read": read, "doc": doc})
+def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str) -> Any:
+    return field(default=default, metadata={"key": key, "read": read, "doc": doc})
+
+
+def _secret(key: str, doc: str) -> Any:
+    """A text that no message shows; the key with ``.file`` names a file with it."""
+    metadata = {"key": key, "read": _text, "doc": doc, "secret": True}
+    return field(default=None, repr=False, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +130,8 @@ class Settings:
         "kafka.sasl.mechanism", None, _text, "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
     )
     kafka_username: str | None = _setting("kafka.sasl.username", None, _text, "login name")
-    kafka_password: str | None = _setting(
-        "kafka.sasl.password", None, _text, "its password; pass it by the environment", shown=False
+    kafka_password: str | None = _secret(
+        "kafka.sasl.password", "its password; `--set` refuses it, so that no command line has it"
     )
     kafka_ca: Path | None = _setting(
         "kafka.ssl.ca", None, Path, "PEM file of the authorities trusted to sign the broker's certificate"
@@ -268,8 +278,8 @@ class Settings:
         "metrics.dagster.url", None, _address,
         "address of a Dagster webserver, to which a live run reports as its asset <flow>/live",
     )  # fmt: skip
-    spark: Mapping[str, str] = field(default_factory=dict)
-    """Keys that begin with ``spark.``, unchanged."""
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Keys that begin with ``spark.``, unchanged. Some are secret, so none is shown."""
 
     def __post_init__(self) -> None:
         short, long = self.flush_interval, self.backlog_flush_interval
@@ -324,19 +334,37 @@ class Settings:
 
 def keys() -> dict[str, str]:
     """Every key with its meaning."""
-    return {f.metadata["key"]: f.metadata["doc"] for f in fields(Settings) if "key" in f.metadata}
+    found = {}
+    for setting in _declared():
+        key = setting.metadata["key"]
+        found[key] = setting.metadata["doc"]
+        if "secret" in setting.metadata:
+            found[f"{key}{FILE_SUFFIX}"] = f"file with the value of {key}, which is read at each start"
+    return found
+
+
+def secret_keys() -> list[str]:
+    """The keys of flowcore's own secrets."""
+    return [setting.metadata["key"] for setting in _declared() if "secret" in setting.metadata]
+
+
+def _declared() -> Iterator[Field[Any]]:
+    return (setting for setting in fields(Settings) if "key" in setting.metadata)
 
 
 def _read(key: str, value: Any, source: str) -> dict[str, Any]:
-    for setting in fields(Settings):
-        if setting.metadata.get("key") == key:
+    for setting in _declared():
+        known, secret = setting.metadata["key"], "secret" in setting.metadata
+        if secret and key == f"{known}{FILE_SUFFIX}":
+            return {setting.name: read_secret(key, value, source)}
+        if key == known:
             try:
                 return {setting.name: setting.metadata["read"](value)}
             except (ValueError, TypeError, OverflowError) as error:
-                doc = setting.metadata["doc"]
-                msg = f"setting {key}={value!r} cannot be used (from {source}): {error} ({doc})"
-                raise SettingsError(msg) from error
+                shown = key if secret else f"{key}={hide_login(value)!r}"
+                msg = f"setting {shown} cannot be used (from {source}): {error} ({setting.metadata['doc']})"
+                raise SettingsError(msg) from (None if secret else error)
     near = difflib.get_close_matches(key, keys(), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(keys())}, and spark.*"
-    msg = f"setting {key}={value!r} does not exist (from {source}): it would have no effect; {hint}"
+    msg = f"setting {key} does not exist (from {source}): it would have no effect; {hint}"
     raise SettingsError(msg)

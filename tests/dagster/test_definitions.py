@@ -21,6 +21,7 @@ from dagster import (
 
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.dagster import FlowcoreResource, KafkaResource, ResultsResource, definitions, flow_assets
+from flowcore.kafka.broker import free_port
 from flowcore.kafka.security import Security
 from flowcore.settings import Settings
 from pipelines.definitions import defs
@@ -168,7 +169,7 @@ def test_every_asset_and_field_is_described() -> None:
     assert all(node.description for node in graph.asset_nodes)
     assert all(each.description for each in [*sensors, *defs.get_repository_def().schedule_defs])
     assert all(graph.get(key).description for key in graph.asset_check_keys)
-    assert len(fields) == 14
+    assert len(fields) == 15
     assert all(field.description for field in fields)
 
 
@@ -195,6 +196,33 @@ def test_resources_give_the_settings_of_a_run(monkeypatch: pytest.MonkeyPatch) -
     assert found[0].state_dir == Path("/state")
     assert Security.of(found[0]).password == "s3cret"  # noqa: S105
     assert "s3cret" not in f"{defs.resources} {found[0]}"
+
+
+def test_runs_keep_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the events of a run that fails, nor in its logs; a secret in other settings is refused."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
+    kafka = KafkaResource(
+        bootstrap_servers=f"127.0.0.1:{free_port()}", security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN", username="ann", password=EnvVar("KAFKA_PASSWORD"),
+    )  # fmt: skip
+    found = {}
+    for name, flowcore in {
+        "away": FlowcoreResource(kafka=kafka, results=ResultsResource(state_dir=str(tmp_path / "state"))),
+        "shown": FlowcoreResource(more={"kafka.sasl.password": "s3cret"}),
+        "mistyped": FlowcoreResource(more={"kafka.sasl.pasword": "s3cret"}),
+    }.items():
+        defs = definitions(flow_assets(_relay("first", "a", "b")), flowcore=flowcore)
+        (tmp_path / name).mkdir()
+        with DagsterInstance.local_temp(str(tmp_path / name)) as instance:
+            job = defs.resolve_implicit_global_asset_job_def()
+            done = job.execute_in_process(instance=instance, raise_on_error=False)
+            found[name] = str([event.event_specific_data for event in done.filter_events(lambda _: True)])
+
+    assert "did not answer" in found["away"]
+    assert "is a secret" in found["shown"]
+    assert "does not exist" in found["mistyped"]
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and b"s3cret" in file.read_bytes()]
+    assert (files, "s3cret" in str(found)) == ([], False)
 
 
 def test_flows_that_share_a_topic_share_its_asset() -> None:

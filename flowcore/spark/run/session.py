@@ -21,6 +21,7 @@ from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.errors import ignore_lost_jvm
+from flowcore.spark.run.jvm import redaction, start_jvm
 from flowcore.spark.run.scratch import make_scratch, remove_scratch
 
 __all__ = ["live_session", "prepare_process", "session", "session_config", "start_session", "stop_session"]
@@ -106,8 +107,8 @@ def session_config(
         config |= _driver(settings, limits, record_to, scratch)
     if given.get("spark.master", "local").startswith("local"):
         loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        return config | loopback | _FORKED | given
-    return config | given | _shipped(given)
+        return config | loopback | _FORKED | given | redaction(given)
+    return config | given | _shipped(given) | redaction(given)
 
 
 def _driver(
@@ -150,6 +151,7 @@ def start_session(
     config = session_config(settings, slots=slots, record_to=record_to, scratch=scratch)
     for key, value in config.items():
         builder = builder.config(key, value)
+    start_jvm(config)
     return builder.getOrCreate()
 
 

@@ -80,7 +80,7 @@ def test_settings_size_may_have_a_unit(text: str | int, size: int) -> None:
 )
 def test_settings_unknown_key_suggests_the_nearest(key: str, near: str) -> None:
     """A mistyped key would otherwise have no effect and no message."""
-    with pytest.raises(SettingsError, match=rf"{key}='x' does not exist.*did you mean '{near}'\?"):
+    with pytest.raises(SettingsError, match=rf"{key} does not exist.*did you mean '{near}'\?"):
         Settings.of({key: "x"}, environment={})
 
 
@@ -243,7 +243,7 @@ def test_settings_environment_takes_the_exact_key_too() -> None:
 )
 def test_settings_slip_in_a_variable_suggests_the_nearest(name: str, near: str) -> None:
     """A mistyped variable would otherwise have no effect."""
-    with pytest.raises(SettingsError, match=rf"{name}='x' .*environment.*did you mean '{near}'"):
+    with pytest.raises(SettingsError, match=rf"{name} .*environment.*did you mean '{near}'"):
         Settings.of(environment={name: "x"})
 
 
@@ -283,7 +283,7 @@ def test_settings_error_names_the_source_of_the_value(pair: tuple[str, str], tmp
         ("pipeline = ", "cannot be read: Invalid value"),
         ("[data]\ndir = 'a'\n", None),
         ("'data.dir' = 'a'\n[data]\ndir = 'b'\n", "data.dir is given twice"),
-        ("data = 'a'", "setting data='a' does not exist"),
+        ("data = 'a'", "setting data does not exist"),
     ],
 )
 def test_settings_file_with_wrong_content_is_refused(text: str, message: str | None, tmp_path: Path) -> None:

@@ -1,0 +1,200 @@
+"""Secrets are in nothing that a run shows or writes: a word in each of them is looked for everywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from flowcore.kafka import broker
+from flowcore.kafka.broker import EmbeddedBroker, free_port
+from flowcore.kafka.topics import end_offsets, ensure_topics
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+CANARY = "canary4711"
+PASSWORD = f'{CANARY}"\\x'
+LISTENER = """
+listeners=PLAINTEXT://{{host}}:{{port}},CONTROLLER://{{host}}:{{controller_port}},LOGIN://{{host}}:{login}
+advertised.listeners=PLAINTEXT://{{host}}:{{port}},LOGIN://{{host}}:{login}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={pem}
+listener.name.login.sasl.enabled.mechanisms=PLAIN
+listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
+  user_ann="canary4711\\\\"\\\\\\\\x";
+"""
+FLOWS = """
+from flowcore import Flow, KafkaTopic
+
+def double(row):
+    if row["id"] == 3:
+        raise RuntimeError("three")
+    return {"id": 2 * row["id"]}
+
+live = Flow("live")
+rows = live.read("in", KafkaTopic("in", schema="id BIGINT")).map(double, schema="id BIGINT", name="doubled")
+rows.write("out", KafkaTopic("out", delivery="exactly-once"))
+rows.write("counts", KafkaTopic("counts"))
+failing = Flow("failing")
+history = failing.read("in", KafkaTopic("in", schema="id BIGINT", until="latest"))
+history.map(double, schema="id BIGINT", name="failed").write("copy", KafkaTopic("copy"))
+"""
+WRONG = """
+from flowcore import Flow, KafkaTopic
+
+flow = Flow("wrong")
+flow.read("in", KafkaTopic("in", schema="id BIGINT")).where("idd > 1").write("out", KafkaTopic("out"))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder with flows; all that runs write is in ``written``, what they are given in ``given``."""
+
+    folder: Path
+    broker: str
+    environment: dict[str, str]
+
+    @property
+    def given(self) -> Path:
+        return self.folder / "given"
+
+    @property
+    def written(self) -> Path:
+        return self.folder / "written"
+
+    def start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a command; its output is a file of this name."""
+        with (self.written / f"{name}.txt").open("wb") as output:
+            return subprocess.Popen(
+                ["flowcore", *arguments], cwd=self.written, env=self.environment | environment,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def fail(self, name: str, *arguments: str, **environment: str) -> None:
+        assert self.start(name, *arguments, **environment).wait(120) != 0, name
+
+    def find(self, *words: str) -> list[str]:
+        """The files with one of these words."""
+        files = [path for path in self.written.rglob("*") if path.is_file()]
+        return [str(path) for path in files if any(word.encode() in path.read_bytes() for word in words)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """Flows, a broker with a login, and settings with a secret wherever there can be one."""
+    given, written = tmp_path / "given", tmp_path / "written"
+    given.mkdir()
+    written.mkdir()
+    key, certificate, both = given / "key.pem", given / "certificate.pem", given / "both.pem"
+    made_of = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker"]
+    subprocess.run(
+        ["openssl", "req", "-x509", *made_of, "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    both.write_text(key.read_text() + certificate.read_text())
+    (given / "flows.py").write_text(FLOWS)
+    (given / "wrong.py").write_text(WRONG)
+    (given / "password").write_text(f"{PASSWORD}\n")
+    (given / "settings.toml").write_text(
+        f"[spark]\nauthenticate.secret = '{CANARY}'\nssl.keyPassword = '{CANARY}'\n"
+        f"hadoop.fs.s3a.secret.key = '{CANARY}'\n"
+    )
+    login = free_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "_PROPERTIES", broker._PROPERTIES + LISTENER.format(login=login, pem=both))
+        with EmbeddedBroker() as started:
+            ensure_topics(started.bootstrap_servers, {"in": 1, "counts": 1})
+            producer = Producer({"bootstrap.servers": started.bootstrap_servers})
+            for number in range(5):
+                producer.produce("in", b'{"id": %d}' % number)
+            assert producer.flush(30) == 0
+            settings = {
+                "KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{login}",
+                "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+                "KAFKA_SASL_MECHANISM": "PLAIN",
+                "KAFKA_SASL_USERNAME": "ann",
+                "KAFKA_SASL_PASSWORD_FILE": str(given / "password"),
+                "KAFKA_SSL_CA": str(certificate),
+                "KAFKA_SSL_CERTIFICATE": str(certificate),
+                "KAFKA_SSL_KEY": str(key),
+                "METRICS_LATENCY_INTERVAL": "1 s",
+                "EXECUTION_SHORT_LIVED": "true",
+                "SETTINGS": str(given / "settings.toml"),
+            }
+            environment = os.environ | {f"FLOWCORE_{name}": value for name, value in settings.items()}
+            python_path = f"{given}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+            yield Project(tmp_path, started.bootstrap_servers, environment | {"PYTHONPATH": python_path})
+
+
+def test_secrets_are_nowhere(project: Project) -> None:
+    """Neither in output, logs, state and reports, nor in Spark's UI and event log, nor in a command line."""
+    words = (CANARY, (project.given / "key.pem").read_text().splitlines()[5])
+    ui, events = free_port(), project.written / "events"
+    events.mkdir()
+    shown = {
+        "spark.ui.enabled": "true", "spark.ui.port": ui, "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false", "spark.eventLog.dir": events,
+    }  # fmt: skip
+    options = [part for key, value in shown.items() for part in ("--set", f"{key}={value}")]
+
+    run = project.start("live", "run", "flows:live", "--mode", "micro-batch", *options)
+    try:
+        _wait(run, lambda: end_offsets(project.broker, "counts").get(0, 0) >= 4)
+        tree = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+        lines = [" ".join(process.cmdline()) for process in tree]
+        (project.written / "command-lines.txt").write_text("\n".join(lines))
+        _keep_pages(project.written / "ui", ui)
+        assert project.start("top", "top", "live", "--once").wait(60) == 0
+    finally:
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) in (0, 130), (project.written / "live.txt").read_text()
+    assert project.start("plan", "plan", "flows:live", "--verbose").wait(60) == 0
+    assert project.start("report", "report", "live", "--html", "report.html").wait(60) == 0
+    project.fail("function", "run", "flows:failing", "--bounded", *options[4:])
+    project.fail("column", "run", "wrong:flow", "--slice")
+    wrong = project.given / "wrong"
+    wrong.write_text(f"{CANARY}0")
+    project.fail("password", "run", "flows:live", "--slice", FLOWCORE_KAFKA_SASL_PASSWORD_FILE=str(wrong))
+    broken = project.given / "broken.pem"
+    broken.write_text(f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n")
+    project.fail("key", "run", "flows:live", "--slice", FLOWCORE_KAFKA_SSL_KEY=str(broken))
+
+    assert any("pyspark" in line and "java" in line for line in lines)
+    assert any("daemon" in line for line in lines)
+    # Spark was about to show these, and has hidden their values.
+    for key in ("spark.authenticate.secret", "kafka.sasl.jaas.config", "kafka.ssl.keystore.key"):
+        assert project.find(key), key
+    assert project.find(*words) == []
+
+
+def _wait(run: subprocess.Popen[bytes], condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert run.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def _keep_pages(folder: Path, port: int) -> None:
+    """Write the pages of Spark's UI to files."""
+    folder.mkdir()
+    for page in ("environment/", "SQL/", "StreamingQuery/", "jobs/", "executors/", "api/v1/applications"):
+        address = f"http://127.0.0.1:{port}/{page}"
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                (folder / page.replace("/", "-")).write_bytes(answer.read())
+        except URLError as error:
+            raise AssertionError(address) from error
