@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowcore.errors import InstallationError
-from flowcore.installation.cache import cache_folder, lock_folder, remove_partial
+from flowcore.installation.cache import cache_folder, lock_folder, remove_partial, require_own
 from flowcore.installation.jars import jars, pyspark_jars
 from flowcore.installation.java import find_java
 
@@ -47,6 +47,7 @@ def driver_options(*, short_lived: bool = False, record_to: Path | None = None) 
     options = []
     archive = archive_file()
     if archive.is_file():
+        require_own(archive.parent, archive)  # the JVM maps it as its own classes
         # An archive that does not fit after all is ignored silently.
         options += [_quoted(f"-XX:SharedArchiveFile={archive}"), "-Xshare:auto", "-Xlog:cds*=off"]
     return options + compiler_options(short_lived)
@@ -88,6 +89,7 @@ def make_archive(work: Sequence[str]) -> Path:
             with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".partial-") as partial:
                 made = Path(partial) / archive.name
                 _run([*work, str(made)], made, lock)
+                made.chmod(0o644)  # Java has obeyed the umask
                 made.rename(archive)
             others = sorted(archive.parent.glob("spark-*.jsa"), key=lambda file: file.stat().st_mtime)
             for file in others[:-_KEEP]:

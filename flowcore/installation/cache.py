@@ -1,15 +1,20 @@
-"""The cache folder of downloads and class archives, and its lock."""
+"""The cache folder of downloads and class archives, its lock, and who may write to it.
+
+JVMs run the code that is in it, so it belongs to the user (or to root, as in an image), and nobody else may
+write there.
+"""
 
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from flowcore.errors import InstallationError
 
-__all__ = ["cache_folder", "lock_folder", "remove_partial"]
+__all__ = ["cache_folder", "lock_folder", "remove_partial", "require_own"]
 
 
 def cache_folder() -> Path:
@@ -34,8 +39,8 @@ def lock_folder(folder: Path) -> Iterator[int]:
         InstallationError: The folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        _make(folder)
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         message = (
             f"the cache folder {folder} cannot be written ({error.strerror}): nothing can be kept there; "
@@ -53,3 +58,37 @@ def remove_partial(folder: Path) -> None:
     """Remove the files of killed processes; the caller holds the folder's lock."""
     for leftover in folder.glob(".partial-*"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def require_own(*paths: Path) -> None:
+    """Check that only the user and root can write to folders or files of the cache; missing ones are skipped.
+
+    Raises:
+        InstallationError: Another user owns one, or may write to it.
+    """
+    for path in paths:
+        try:
+            entry = path.stat()
+        except FileNotFoundError:
+            continue
+        if entry.st_uid not in (os.geteuid(), 0):
+            problem, mend = f"belongs to user {entry.st_uid}", f"sudo chown -R {os.geteuid()} {path}"
+        elif entry.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            problem, mend = (
+                f"can be written by others (mode {entry.st_mode & 0o777:o})",
+                f"chmod -R go-w {path}",
+            )
+        else:
+            continue
+        message = (
+            f"{path} {problem}: whoever writes there chooses the code that Spark runs; if you trust what is "
+            f"there, run: {mend}, or set FLOWCORE_CACHE to a folder of your own"
+        )
+        raise InstallationError(message)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder of the cache that only the user can write to, whatever the umask."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o755, exist_ok=True)

@@ -83,7 +83,10 @@ def _connector() -> Check:
     purpose = "lets Spark read and write Kafka"
     if not jars_folder().is_dir():
         return Check("Connector jars", "missing", f"not in {jars_folder()}", purpose, _SET_UP)
-    found = ", ".join(" ".join(_artifact(jar)) for jar in jars("connector"))
+    try:
+        found = ", ".join(" ".join(_artifact(jar)) for jar in jars("connector"))
+    except InstallationError as error:
+        return _unusable("Connector jars", error, purpose)
     return Check("Connector jars", "ok", found, purpose)
 
 
@@ -91,9 +94,17 @@ def _broker() -> Check:
     purpose = "the embedded Kafka broker"
     if not jars_folder().is_dir():
         return Check("Broker jars", "missing", f"not in {jars_folder()}", purpose, _SET_UP)
-    artifacts = dict(map(_artifact, jars("broker")))
+    try:
+        artifacts = dict(map(_artifact, jars("broker")))
+    except InstallationError as error:
+        return _unusable("Broker jars", error, purpose)
     found = f"kafka {artifacts.get('kafka', '?')} and {len(artifacts) - 1} more"
     return Check("Broker jars", "ok", found, purpose)
+
+
+def _unusable(name: str, error: InstallationError, purpose: str) -> Check:
+    found, _, mend = str(error).partition("; ")
+    return Check(name, "missing", found, purpose, mend)
 
 
 def _archive() -> Check:

@@ -1,7 +1,8 @@
 """The jars that PySpark lacks: its Kafka connector, its Avro functions, and the embedded broker.
 
 The Ivy inside PySpark resolves them once, from `ivy.xml` beside this file, into a folder named after that
-file's digest. A folder that exists is complete: it is created by one rename.
+file's digest. A folder that exists is complete: it is created by one rename, after its jars were compared
+with their pinned checksums. They are compared again in each process that uses them.
 """
 
 import hashlib
@@ -10,12 +11,13 @@ import subprocess
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from rich.console import Console
 
 from flowcore.errors import InstallationError
-from flowcore.installation.cache import cache_folder, lock_folder, remove_partial
+from flowcore.installation.cache import cache_folder, lock_folder, remove_partial, require_own
+from flowcore.installation.checksums import find_unpinned
 from flowcore.installation.java import find_java
 
 __all__ = ["Configuration", "jars", "jars_folder", "pyspark_jars"]
@@ -34,14 +36,24 @@ def jars(configuration: Configuration) -> tuple[Path, ...]:
             a Kafka broker. They contain different Kafka clients: never put both on one class path.
 
     Raises:
-        InstallationError: The jars are missing and cannot be downloaded, or there is no Java to do it.
+        InstallationError: The jars are missing and cannot be downloaded, or there is no Java to do it; a jar
+            is not the pinned one; others may write to a folder of the cache.
     """
     folder = jars_folder()
     if not folder.is_dir():
         with lock_folder(folder.parent) as lock:
             if not folder.is_dir():  # another process may have downloaded them meanwhile
                 _download(folder, lock)
-    return tuple(sorted((folder / configuration).glob("*.jar")))
+    found = tuple(sorted((folder / configuration).glob("*.jar")))
+    require_own(cache_folder(), folder.parent, folder, folder / configuration, *found)
+    if problem := find_unpinned(folder, configuration):
+        message = (
+            f"jar {problem}: the jars in {folder} are not those that flowcore was tested with, and Spark "
+            "would run their code with your passwords; find out who changed them, then delete that folder "
+            "and run: flowcore setup"
+        )
+        raise InstallationError(message)
+    return found
 
 
 def jars_folder() -> Path:
@@ -89,5 +101,15 @@ def _download(folder: Path, lock: int) -> None:
                 "the network and run: flowcore setup, or copy the folder from a machine that has it"
             )
             raise InstallationError(message)
-        (Path(partial) / "whole").rename(folder)
+        whole = Path(partial) / "whole"
+        for path in (whole, *whole.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # Java has obeyed the umask
+        for configuration in get_args(Configuration):
+            if problem := find_unpinned(whole, configuration):
+                message = (
+                    f"jar {problem}: what was downloaded is not what flowcore was tested with, and is thrown "
+                    "away; check the repository or mirror that this machine uses, then run: flowcore setup"
+                )
+                raise InstallationError(message)
+        whole.rename(folder)
     shutil.rmtree(ivy_cache, ignore_errors=True)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from flowcore.cli.doctor import doctor
 from flowcore.errors import InstallationError
-from flowcore.installation import archive, cache, java
+from flowcore.installation import archive, cache, checksums, java
 from flowcore.installation.archive import archive_file, driver_options, make_archive
-from flowcore.installation.jars import jars, jars_folder
+from flowcore.installation.jars import Configuration, jars, jars_folder
 from flowcore.installation.java import find_java
 
 ROOT = Path(__file__).parents[3]
@@ -35,13 +38,28 @@ done
 """
 
 
+CONFIGURATIONS = get_args(Configuration)
+JAR_SHA256 = hashlib.sha256(b"jar\n").hexdigest()
+# Another process downloads them: with the same pins.
+DOWNLOAD = """
+import sys, pathlib
+from flowcore.installation import checksums
+from flowcore.installation.jars import jars
+checksums._PINS = pathlib.Path(sys.argv[1])
+print(len(jars("connector")))
+"""
+
+
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with no Java, no jars and no archive."""
+    """A machine with no Java, no jars and no archive, for which Ivy's stand-in has the right jars."""
     monkeypatch.setenv("FLOWCORE_CACHE", str(tmp_path / "a cache"))
     monkeypatch.setattr(java, "_SYSTEM_JAVAS", tmp_path / "no-javas")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java.shutil, "which", lambda _name: None)
+    pins = tmp_path / "jars.sha256"
+    pins.write_text("".join(f"{JAR_SHA256}  {conf}/kafka-clients-3.9.2.jar\n" for conf in CONFIGURATIONS))
+    monkeypatch.setattr(checksums, "_PINS", pins)
 
 
 @pytest.fixture
@@ -113,13 +131,85 @@ def test_jars_are_downloaded_once_by_two_processes(
     """Of two concurrent processes, the second waits and uses the first one's jars."""
     home = java_home("17.0.1", IVY)
     monkeypatch.setenv("JAVA_HOME", str(home))
-    program = "from flowcore.installation.jars import jars; print(len(jars('connector')))"
-    both = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    command = [sys.executable, "-c", DOWNLOAD, checksums._PINS]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
     assert [process.communicate()[0] for process in both] == ["1\n", "1\n"]
     assert (home / "bin/calls").read_text() == "call\n"
+
+
+def test_downloaded_jars_are_the_pinned_ones(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror that serves another file changes nothing on this machine."""
+    monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY.replace("echo jar", "echo evil"))))
+
+    with pytest.raises(InstallationError, match=rf"{JAR_SHA256}.* thrown away; .* run: flowcore setup"):
+        jars("connector")
+    assert not jars_folder().exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda jar: jar.write_bytes(b"evil"), "has the SHA-256 .*, not "),
+        (lambda jar: jar.with_name("evil.jar").write_bytes(b"jar\n"), "evil.jar is not one of its jars"),
+        (lambda jar: jar.unlink(), "is missing"),
+    ],
+    ids=["changed", "added", "removed"],
+)
+def test_changed_jars_are_refused_at_start(
+    java_home: JavaHome, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], problem: str
+) -> None:
+    """The error names the jar and says what to do; the other configuration is not concerned."""
+    monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY)))
+    change(jars("connector")[0])
+
+    with pytest.raises(InstallationError, match=rf"jar connector/.*{problem}.* delete that folder and run"):
+        jars("connector")
+    assert len(jars("broker")) == 1
+
+
+def test_pinned_jars_are_those_of_the_list_that_ivy_resolves() -> None:
+    """Each jar of `ivy.xml` is pinned, and the digests are those of the published files."""
+    folder = Path(checksums.__file__).parent
+    ivy = (folder / "ivy.xml").read_text()
+    named = re.findall(r'name="(\S+)" rev="(\S+)" conf="(\w+)->', ivy)
+    lines = (folder / "jars.sha256").read_text().splitlines()
+
+    assert {f"{conf}/{name}-{rev}.jar" for name, rev, conf in named} <= {line.split()[1] for line in lines}
+    assert all(re.fullmatch(r"[0-9a-f]{64}  (connector|broker)/\S+\.jar", line) for line in lines)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3], ids=["cache", "jars", "version", "configuration"])
+def test_cache_that_others_may_write_is_refused(
+    java_home: JavaHome, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    """Whoever writes there chooses the code that Spark runs."""
+    monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY)))
+    folder = jars("connector")[0].parent
+    (folder, *folder.parents)[3 - level].chmod(0o775)
+
+    with pytest.raises(InstallationError, match=r"can be written by others \(mode 775\).* chmod -R go-w "):
+        jars("connector")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_cache_of_another_user_is_refused(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root does not run what a user has put there."""
+    monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY)))
+    os.chown(jars("connector")[0], 12_345, -1)
+
+    with pytest.raises(InstallationError, match=r"belongs to user 12345: .* sudo chown -R 0 "):
+        jars("connector")
+
+
+def test_cache_is_the_users_whatever_the_umask(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A umask that lets the group write does not let it write here."""
+    monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY)))
+    before = os.umask(0)
+    try:
+        assert len(jars("connector")) == 1
+    finally:
+        os.umask(before)
 
 
 def test_existing_jars_need_no_java(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +234,9 @@ def test_jars_survive_a_killed_download(java_home: JavaHome, monkeypatch: pytest
     """Files of a killed process are removed, and the download is repeated."""
     home = java_home("17.0.1", IVY.replace("sleep 0.3", "sleep 30"))
     monkeypatch.setenv("JAVA_HOME", str(home))
-    program = "from flowcore.installation.jars import jars; jars('connector')"
-    killed = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    killed = subprocess.Popen(
+        [sys.executable, "-c", DOWNLOAD, checksums._PINS], start_new_session=True, stdout=subprocess.DEVNULL
+    )
     while not (home / "bin/calls").exists():
         assert killed.poll() is None
         time.sleep(0.01)
@@ -196,6 +287,11 @@ def test_archive_is_used_only_where_one_fits() -> None:
     archive_file().write_text("archive")
     assert driver_options()[0] == f'"-XX:SharedArchiveFile={archive_file()}"'
 
+    archive_file().chmod(0o666)
+    with pytest.raises(InstallationError, match=r"can be written by others"):
+        driver_options()
+    archive_file().chmod(0o644)
+
     os.utime(jars("connector")[0], (1, 1))
 
     assert driver_options() == []
@@ -237,6 +333,21 @@ def test_doctor_fails_and_names_the_command_when_java_is_missing() -> None:
     assert rows["Java"]["status"] == rows["Connector jars"]["status"] == "missing"
     assert rows["Class archive"]["status"] == "warn"
     assert all(row["mend"] for row in rows.values() if row["status"] != "ok")
+
+
+@pytest.mark.usefixtures("with_jars")
+def test_doctor_says_which_jar_was_changed() -> None:
+    """A changed jar is as bad as a missing one."""
+    jars("connector")[0].write_bytes(b"evil")
+
+    answer = CliRunner().invoke(doctor, ["--json"])
+
+    rows = {row["name"]: row for row in json.loads(answer.stdout)}
+    assert answer.exit_code == 1
+    assert rows["Connector jars"]["status"] == "missing"
+    assert "kafka-clients-3.9.2.jar has the SHA-256" in rows["Connector jars"]["found"]
+    assert rows["Connector jars"]["mend"].endswith("then delete that folder and run: flowcore setup")
+    assert rows["Broker jars"]["status"] == "ok"
 
 
 def test_setup_names_the_command_when_python_is_missing(tmp_path: Path) -> None:
