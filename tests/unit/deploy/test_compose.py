@@ -53,7 +53,7 @@ def test_compose_file_is_valid_by_the_specification() -> None:
     compose = checked(TEXT)
 
     assert set(compose.service_names()) == {
-        "kafka", "postgres", "code", "webserver", "daemon", "prometheus", "grafana",
+        "kafka", "postgres", "code", "proxy", "webserver", "daemon", "prometheus", "grafana",
     }  # fmt: skip
     used = {source for service in SERVICES.values() for source, _ in mounts(service)}
     assert {source for source in used if not source.startswith(".")} == CONTENT["volumes"].keys()
@@ -81,7 +81,9 @@ def test_service_is_not_root_and_may_do_nothing_else(service: dict[str, Any]) ->
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
-    assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "devices"}
+    assert service["read_only"] is (service is not SERVICES["kafka"])
+    assert not service.keys() & {"privileged", "cap_add", "pid", "devices", "ipc"}
+    assert service.get("network_mode") in (None, "service:proxy")
 
 
 @each_service
@@ -102,7 +104,7 @@ def test_service_has_an_image_of_a_fixed_version(service: dict[str, Any]) -> Non
     """The version is fixed, from any registry; flowcore's image is built from the checkout."""
     name, _, tag = service["image"].partition(":")
 
-    assert tag not in ("", "latest") or name == "flowcore"
+    assert tag not in ("", "latest") or name in ("flowcore", "flowcore-proxy")
     assert not re.search(r"[.:]", name.split("/")[0]) or "/" not in name
 
 
@@ -129,6 +131,44 @@ def test_settings_are_flowcores(name: str) -> None:
     ]
     assert len(changed) == len(ours) == 7
     assert settings.bootstrap_servers == "kafka:19092"
+
+
+def test_webserver_is_reached_through_the_proxy_only() -> None:
+    """It listens on loopback in the proxy's network, where the proxy expects it, and publishes no port."""
+    webserver, proxy = SERVICES["webserver"], SERVICES["proxy"]
+    command = webserver["command"]
+    address = {option: command[command.index(option) + 1] for option in ("--host", "--port")}
+    start = (ROOT / "deploy/proxy/start.sh").read_text()
+    (upstream,) = re.findall(r"PROXY_UPSTREAM:-(\S+?)}", start)
+    (listen,) = re.findall(r"PROXY_LISTEN:-\S+?:(\d+)}", start)
+
+    assert webserver["network_mode"] == "service:proxy"
+    assert f"{address['--host']}:{address['--port']}" == upstream == "127.0.0.1:3000"
+    assert not webserver.keys() & {"ports", "networks"}
+    assert [port.split(":")[2] for port in proxy["ports"]] == [listen]
+    assert [name for name, each in SERVICES.items() if "browsers" in each.get("networks", ())] == ["proxy"]
+
+
+def test_services_share_networks_only_with_those_that_they_need() -> None:
+    """Kafka, Prometheus and Grafana reach neither Dagster's database nor its webserver and daemon."""
+    networks = {name: set(each.get("networks", ())) for name, each in SERVICES.items()}
+    beside = {
+        name: sorted(other for other in networks if other != name and networks[other] & networks[name])
+        for name in networks
+    }
+
+    assert beside == {
+        "kafka": ["code"],
+        "postgres": ["code", "daemon", "proxy"],
+        "code": ["daemon", "grafana", "kafka", "postgres", "prometheus", "proxy"],
+        "proxy": ["code", "daemon", "postgres"],
+        "webserver": [],
+        "daemon": ["code", "postgres", "proxy"],
+        "prometheus": ["code", "grafana"],
+        "grafana": ["code", "prometheus"],
+    }
+    assert CONTENT["networks"]["dagster"] == {"internal": True}
+    assert {network for each in networks.values() for network in each} == CONTENT["networks"].keys()
 
 
 def test_services_find_each_other() -> None:
@@ -173,4 +213,6 @@ def test_example_of_variables_names_all_of_them() -> None:
     used = dict(re.findall(r"\$\{(\w+)(:[-?])?", TEXT))
 
     assert used.keys() == GIVEN.keys()
-    assert {name for name, rule in used.items() if rule == ":?"} == {"POSTGRES_PASSWORD", "GRAFANA_PASSWORD"}
+    assert {name for name, rule in used.items() if rule == ":?"} == {
+        "POSTGRES_PASSWORD", "DAGSTER_PASSWORD", "GRAFANA_PASSWORD"
+    }  # fmt: skip

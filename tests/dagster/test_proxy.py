@@ -1,0 +1,291 @@
+"""The reverse proxy of deploy/proxy, attacked as by a page of another site.
+
+A real nginx is in front of a real webserver of Dagster. Each attack tries a mutation whose result Dagster
+keeps, so that the test sees whether it was executed.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from dagster_ui import PROJECT, wait_until
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from flowcore.kafka.broker import free_port
+
+pytestmark = [
+    pytest.mark.dagster,
+    pytest.mark.skipif(
+        shutil.which("nginx") is None and not os.environ.get("CI"), reason="nginx is not installed"
+    ),
+]
+
+FOLDER = PROJECT / "deploy/proxy"
+PASSWORD = "correct horse battery"  # noqa: S105
+LOGIN = {"Authorization": "Basic " + base64.b64encode(f"dagster:{PASSWORD}".encode()).decode()}
+JSON = {"Content-Type": "application/json"}
+NOBODY = 65534
+KEYS = "{ instance { concurrencyLimits { concurrencyKey } } }"
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """Where the proxy and the webserver behind it listen on loopback."""
+
+    port: int
+    reports: int
+    alive: int
+    upstream: int
+
+    def send(
+        self, method: str, path: str, headers: Mapping[str, str], body: str = "", port: int | None = None
+    ) -> tuple[int, str]:
+        """The status and the text of the response; a header ``Host`` replaces the correct one."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=60)
+        try:
+            connection.request(method, path, body or None, dict(headers))
+            response = connection.getresponse()
+            return response.status, response.read().decode(errors="replace")
+        finally:
+            connection.close()
+
+    def executed(self) -> set[str]:
+        """The keys of the mutations that were executed, asked from the webserver itself."""
+        body = json.dumps({"query": KEYS})
+        _, text = self.send("POST", "/graphql", JSON, body, self.upstream)
+        return {each["concurrencyKey"] for each in json.loads(text)["data"]["instance"]["concurrencyLimits"]}
+
+
+def mutation(key: str) -> str:
+    return f'mutation {{ setConcurrencyLimit(concurrencyKey: "{key}", limit: 1) }}'
+
+
+@contextmanager
+def process(
+    command: list[str], log: Path, environment: Mapping[str, str], user: int | None = None
+) -> Iterator[None]:
+    with log.open("wb") as output:
+        log.chmod(0o666)  # nginx opens it once more
+        server = subprocess.Popen(
+            command, env=dict(environment), stdout=output, stderr=subprocess.STDOUT, user=user
+        )
+        try:
+            yield
+        finally:
+            server.terminate()
+            server.wait(timeout=60)
+
+
+@contextmanager
+def nginx(settings: Mapping[str, str]) -> Iterator[Path]:
+    """The proxy as in its container: not root, with files that it may only read."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for file in ("nginx.conf", "start.sh"):
+            shutil.copy(FOLDER / file, folder)
+        user = NOBODY if os.geteuid() == 0 else None
+        environment = {"PATH": os.environ["PATH"], **settings}
+        with process([str(folder / "start.sh")], folder / "log", environment, user):
+            yield folder / "log"
+
+
+def answers(port: int, path: str) -> bool:
+    try:
+        return Proxy(port, 0, 0, 0).send("GET", path, {})[0] < http.client.BAD_REQUEST
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """The proxy before Dagster's webserver, which has no definitions."""
+    home = tmp_path_factory.mktemp("home")
+    found = Proxy(free_port(), free_port(), free_port(), free_port())
+    webserver = str(Path(sys.executable).parent / "dagster-webserver")
+    settings = {
+        "PROXY_LISTEN": f"127.0.0.1:{found.port}",
+        "PROXY_REPORTS": f"127.0.0.1:{found.reports}",
+        "PROXY_ALIVE": str(found.alive),
+        "PROXY_UPSTREAM": f"127.0.0.1:{found.upstream}",
+        "PROXY_NAMES": "127.0.0.1 dagster.example",
+        "PROXY_PASSWORD": PASSWORD,
+    }
+    with ExitStack() as servers:
+        command = [webserver, "-p", str(found.upstream), "--empty-workspace"]
+        servers.enter_context(process(command, home / "log", os.environ | {"DAGSTER_HOME": str(home)}))
+        log = servers.enter_context(nginx(settings))
+        wait_until(lambda: answers(found.alive, "/"), f"nginx answers: {log.read_text()}")
+        wait_until(lambda: answers(found.upstream, "/server_info"), "the webserver answers")
+        yield found
+
+
+def test_webserver_alone_executes_what_a_page_sends(proxy: Proxy) -> None:
+    """What the proxy is for: forms, text and GET are mutations, and nobody asks where they come from."""
+    page = {"Origin": "http://evil.invalid"}
+    for number, (method, headers) in enumerate(
+        [("GET", page), ("POST", page | {"Content-Type": "application/x-www-form-urlencoded"})]
+    ):
+        path = f"/graphql?query={quote(mutation(f'bare-{number}'))}"
+        assert proxy.send(method, path, headers, port=proxy.upstream)[0] == http.client.OK
+    text = page | {"Content-Type": "text/plain; application/json"}
+    proxy.send("POST", "/graphql", text, json.dumps({"query": mutation("bare-2")}), proxy.upstream)
+
+    assert {"bare-0", "bare-1", "bare-2"} <= proxy.executed()
+
+
+def test_person_with_the_password_uses_the_ui(proxy: Proxy) -> None:
+    """Its page, a query and a mutation as the UI sends them, and as a client without a browser does."""
+    own = LOGIN | JSON | {"Origin": f"http://127.0.0.1:{proxy.port}"}
+    status, page = proxy.send("GET", "/", LOGIN | {"Accept": "text/html"})
+    made = proxy.send("POST", "/graphql", own, json.dumps({"query": mutation("own")}))
+    client = proxy.send("POST", "/graphql", LOGIN | JSON, json.dumps({"query": mutation("client")}))
+    behind_tls = own | {"Host": "dagster.example", "Origin": "https://dagster.example"}
+    tls = proxy.send("POST", "/graphql", behind_tls, json.dumps({"query": mutation("tls")}))
+
+    assert (status, '<div id="root"' in page) == (http.client.OK, True)
+    assert [made[0], client[0], tls[0]] == [http.client.OK] * 3
+    assert {"own", "client", "tls"} <= proxy.executed()
+
+
+ATTACKS = {
+    "no login": (401, "POST", "/graphql", JSON),
+    "no login, page": (401, "GET", "/", {}),
+    "wrong password": (401, "POST", "/graphql", JSON | {"Authorization": "Basic ZGFnc3Rlcjp3cm9uZw=="}),
+    "name of another site": (421, "POST", "/graphql", LOGIN | JSON | {"Host": "evil.invalid"}),
+    "name that begins alike": (421, "GET", "/", LOGIN | {"Host": "127.0.0.1.evil.invalid"}),
+    "page of another site": (403, "POST", "/graphql", LOGIN | JSON | {"Origin": "http://evil.invalid"}),
+    "page at another port": (403, "POST", "/graphql", LOGIN | JSON | {"Origin": "http://127.0.0.1:1"}),
+    "origin that begins alike": (
+        403, "POST", "/graphql", LOGIN | JSON | {"Host": "dagster.example", "Origin": "http://dagster.example.evil"},
+    ),
+    "sandboxed page": (403, "POST", "/graphql", LOGIN | JSON | {"Origin": "null"}),
+    "image": (405, "GET", "/graphql?query={q}", LOGIN),
+    "image, encoded path": (405, "GET", "/%67raphql?query={q}", LOGIN),
+    "image, two slashes": (405, "GET", "//graphql?query={q}", LOGIN),
+    "image, dots": (405, "GET", "/a/../graphql?query={q}", LOGIN),
+    "head": (405, "HEAD", "/graphql?query={q}", LOGIN),
+    "form": (
+        415, "POST", "/graphql?query={q}", LOGIN | {"Content-Type": "application/x-www-form-urlencoded"},
+    ),
+    "form with files": (
+        415, "POST", "/graphql?query={q}", LOGIN | {"Content-Type": "multipart/form-data; boundary=b"},
+    ),
+    "text": (415, "POST", "/graphql", LOGIN | {"Content-Type": "text/plain"}),
+    "text that names JSON": (
+        415, "POST", "/graphql", LOGIN | {"Content-Type": "text/plain; application/json"},
+    ),
+    "text that begins alike": (415, "POST", "/graphql", LOGIN | {"Content-Type": "application/jsonp"}),
+    "GraphQL": (415, "POST", "/graphql", LOGIN | {"Content-Type": "application/graphql"}),
+    "no type": (415, "POST", "/graphql?query={q}", LOGIN),
+    "preflight": (405, "OPTIONS", "/graphql", LOGIN),
+    "preflight of another site": (403, "OPTIONS", "/graphql", LOGIN | {"Origin": "http://evil.invalid"}),
+    "other method": (405, "PUT", "/graphql", LOGIN | JSON),
+    "WebSocket elsewhere": (
+        403, "GET", "/graphql/x?query={q}", LOGIN | {"Upgrade": "websocket", "Connection": "upgrade"},
+    ),
+    "false WebSocket": (
+        403, "GET", "/graphql?query={q}", LOGIN | {"Upgrade": "websocket", "Connection": "upgrade"},
+    ),
+    "report in a form": (
+        415, "POST", "/report_asset_materialization/x", LOGIN | {"Content-Type": "text/plain"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_attack_is_refused(proxy: Proxy, attack: tuple[int, str, str, Mapping[str, str]]) -> None:
+    """By its own status, and what it tried was not done."""
+    expected, method, path, headers = attack
+    key = f"evil-{abs(hash((method, path, *headers.items())))}"
+    body = json.dumps({"query": mutation(key)}) if method == "POST" else ""
+    status, _ = proxy.send(method, path.replace("{q}", quote(mutation(key))), headers, body)
+
+    assert status == expected
+    assert key not in proxy.executed()
+
+
+def test_websocket_with_the_own_origin_subscribes(proxy: Proxy) -> None:
+    """Messages pass in both directions."""
+    with connect(
+        f"ws://127.0.0.1:{proxy.port}/graphql", subprotocols=["graphql-ws"],  # type: ignore[list-item]
+        origin=f"http://127.0.0.1:{proxy.port}", additional_headers=LOGIN,  # type: ignore[arg-type]
+    ) as socket:  # fmt: skip
+        socket.send(json.dumps({"type": "connection_init"}))
+        answer = json.loads(socket.recv(timeout=30))
+
+    assert answer == {"type": "connection_ack"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "headers", "status"),
+    [
+        ("http://evil.invalid", LOGIN, 403),
+        ("null", LOGIN, 403),
+        (None, LOGIN, 403),
+        ("own", {}, 401),
+    ],
+    ids=["another site", "sandboxed page", "none", "no login"],
+)
+def test_websocket_of_anyone_else_is_refused(
+    proxy: Proxy, origin: str | None, headers: Mapping[str, str], status: int
+) -> None:
+    """Browsers ask no permission for WebSockets to other sites, and send the login along."""
+    given = f"http://127.0.0.1:{proxy.port}" if origin == "own" else origin
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://127.0.0.1:{proxy.port}/graphql", origin=given, additional_headers=headers)  # type: ignore[arg-type]
+
+    assert refused.value.response.status_code == status
+
+
+def test_live_queries_report_and_do_nothing_else_without_a_login(proxy: Proxy) -> None:
+    """The port of reports takes materializations, which Dagster keeps, and neither queries nor forms."""
+    report = json.dumps({"asset_key": ["shop", "live"]})
+    path = "/report_asset_materialization/"
+    done = proxy.send("POST", path, JSON, report, proxy.reports)
+    refused = {
+        "query": proxy.send("POST", "/graphql", JSON, json.dumps({"query": KEYS}), proxy.reports)[0],
+        "page": proxy.send("GET", "/", {}, port=proxy.reports)[0],
+        "form": proxy.send("POST", path, {"Content-Type": "text/plain"}, report, proxy.reports)[0],
+        "origin": proxy.send("POST", path, JSON | {"Origin": "http://a"}, report, proxy.reports)[0],
+        "get": proxy.send("GET", path, {}, port=proxy.reports)[0],
+    }
+
+    assert (done[0], json.loads(done[1])) == (http.client.OK, {})
+    assert refused == {"query": 403, "page": 403, "form": 415, "origin": 403, "get": 405}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PROXY_PASSWORD", "short"),
+        ("PROXY_PASSWORD", ""),
+        ("PROXY_NAMES", "a; } server { listen 1"),
+        ("PROXY_NAMES", "*"),
+        ("PROXY_UPSTREAM", "a:1; return 200"),
+        ("PROXY_USER", "ann:x\nbob"),
+        ("PROXY_LISTEN", "8080"),
+    ],
+)
+def test_proxy_does_not_start_with_settings_that_it_cannot_trust(name: str, value: str) -> None:
+    """Without a password it would be open; with another text nginx would read other directives."""
+    with nginx({"PROXY_PASSWORD": PASSWORD, "PROXY_LISTEN": "127.0.0.1:1", name: value}) as log:
+        wait_until(lambda: "proxy: " in log.read_text(), "it says why", 10)
+        text = log.read_text()
+
+    assert name in text
+    assert "[emerg]" not in text
