@@ -91,6 +91,7 @@ class Live:
             }
         )
         found = []
+        message: Any
         try:
             for partition, end in sorted(end_offsets(self.servers, name).items()):
                 consumer.assign([TopicPartition(name, partition, 0)])

@@ -1,0 +1,135 @@
+"""Processes of a contender, seen from outside: memory, processor time, and when they began to read.
+
+Nothing of a contender takes part in the measurement, so that all are measured alike.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+import psutil
+
+from flowcore.background import PeriodicThread
+from flowcore.errors import InstallationError, RunError
+from flowcore.metrics.usage import process_family
+
+__all__ = ["Processes", "now_ms"]
+
+_SAMPLE_S, _WATCH_S = 2.0, 0.05
+_READING_BYTES = 16 << 10
+"""Bytes that the broker has sent on one connection when its client surely reads records."""
+_STOP_S = 20.0
+_SENT = re.compile(r"^\S+\s+\S+\s+\S+\s+\S+:(\d+)\s.*?bytes_sent:(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_ms: int
+    memory_mb: float
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Processes:
+    """The processes of a contender, and all below them; a context manager that stops them.
+
+    Args:
+        roots: The started processes.
+        port: The broker's port.
+        watches_memory: Sample memory too. It stops a process for some milliseconds.
+
+    Attributes:
+        reading_ms: When the broker had sent the first records; None until it has.
+    """
+
+    roots: Sequence[subprocess.Popen[bytes]]
+    port: int
+    watches_memory: bool = True
+    reading_ms: int | None = None
+    _samples: list[_Sample] = field(default_factory=list)
+    _cpu_s: dict[int, float] = field(default_factory=dict)
+    _threads: list[PeriodicThread] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        if shutil.which("ss") is None:
+            msg = "there is no `ss`, which tells when a process begins to read: run: apt-get install iproute2"
+            raise InstallationError(msg)
+        self._threads = [
+            PeriodicThread("memory", self.sample, _SAMPLE_S),
+            PeriodicThread("reading", self._watch, _WATCH_S),
+        ]
+        for thread in self._threads:
+            thread.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self._threads:
+            thread.__exit__(None, None, None)
+        self._stop()
+
+    def require_alive(self) -> None:
+        """Raise an error if one of them has ended.
+
+        Raises:
+            RunError: One has ended.
+        """
+        for process in self.roots:
+            if process.poll() is not None:
+                msg = f"its process ended with code {process.returncode}"
+                raise RunError(msg)
+
+    def sample(self) -> None:
+        """Add up memory and processor time now."""
+        memory = 0
+        for root in self.roots:
+            for process in process_family(root.pid):
+                with suppress(psutil.Error):  # it has ended
+                    spent = process.cpu_times()
+                    self._cpu_s[process.pid] = spent.user + spent.system
+                    if self.watches_memory:
+                        # Of pages that processes share, each has its part.
+                        memory += process.memory_full_info().pss
+        self._samples.append(_Sample(now_ms(), memory / 1e6, sum(self._cpu_s.values())))
+
+    def peak_mb(self) -> float:
+        """The most memory of all samples."""
+        return max((each.memory_mb for each in self._samples), default=0.0)
+
+    def cpu_s(self, until_ms: int) -> float:
+        """Processor time that all have spent until then."""
+        later = [each.cpu_s for each in self._samples if each.at_ms >= until_ms]
+        return later[0] if later else sum(self._cpu_s.values())
+
+    def _watch(self) -> None:
+        if self.reading_ms is None:
+            asked = ["ss", "-tinHO", "state", "established", f"( sport = :{self.port} )"]
+            shown = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+            own = {str(each.laddr.port) for each in psutil.Process().net_connections() if each.laddr}
+            sent = [int(size) for port, size in _SENT.findall(shown) if port not in own]
+            if max(sent, default=0) >= _READING_BYTES:
+                self.reading_ms = now_ms()
+
+    def _stop(self) -> None:
+        family = [each for root in self.roots for each in process_family(root.pid)]
+        for root in self.roots:
+            with suppress(ProcessLookupError):
+                root.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs(family, timeout=_STOP_S)
+        for process in alive:
+            with suppress(psutil.Error):
+                process.kill()
+        for root in self.roots:
+            root.wait()
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

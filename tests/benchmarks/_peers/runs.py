@@ -1,0 +1,276 @@
+"""Runs of a contender: over records in Kafka, and over records that arrive at random moments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from flowcore.errors import RunError
+from flowcore.kafka.topics import ensure_topics
+from pipelines.auctions.readers import Collector, latencies_ms, read_messages
+from pipelines.nexmark import feed
+from tests.benchmarks._peers.contenders import Contender, Job
+from tests.benchmarks._peers.processes import Processes, now_ms
+from tests.benchmarks._peers.workloads import (
+    KEYS,
+    MATCHED,
+    PARTITIONS,
+    WORKLOADS,
+    Answer,
+    bids_of,
+    read_outputs,
+    write_auctions,
+)
+
+__all__ = ["Latency", "Site", "Throughput"]
+
+CHECKPOINT_S, LIVE_CHECKPOINT_S = 10, 60
+_POLL_S, _QUIET_S, _LONGEST_QUIET_S = 0.25, 4.0, 240.0
+RATE = 1_000.0
+PAUSE_MS = 100.0
+_TAIL_CHARACTERS = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """One run over records in Kafka.
+
+    Attributes:
+        first_result_s: Seconds from the command to the first result in the topic.
+        seconds: From the first input read to the last result in the topic.
+        whole_s: From the command to the last result.
+    """
+
+    records: int
+    outputs: int
+    first_result_s: float
+    seconds: float
+    whole_s: float
+    peak_mb: float
+    cpu_s: float
+
+    @property
+    def per_second(self) -> float:
+        """Records a second, from the first input read to the last result."""
+        return self.records / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One run over records that arrive, from the send to the receipt of its result.
+
+    Attributes:
+        slow_seconds: Seconds in which a record took longer than `PAUSE_MS`.
+    """
+
+    outputs: int
+    first_result_s: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    slow_seconds: int
+    peak_mb: float
+    cpu_s: float
+
+
+class Site:
+    """The broker with its topics, and a folder.
+
+    Args:
+        servers: The broker.
+        folder: For the bounded table and the state of all runs.
+    """
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self.servers, self.folder = servers, folder
+        self.table = folder / "auctions.csv"
+        write_auctions(self.table)
+        self._filled: dict[tuple[str, int], tuple[str, pa.Table]] = {}
+        self._number = 0
+
+    def throughput(self, contender: Contender, workload: str, count: int) -> Throughput:
+        """Run a contender over this many records.
+
+        Raises:
+            InstallationError: It cannot be installed.
+            RunError: It failed, or its results are wrong.
+        """
+        python = contender.install()
+        source, records = self._fill(workload, count)
+        job = self._job(workload, source, CHECKPOINT_S, linger_ms=50)
+        began_ms = now_ms()
+        with Processes(contender.start(python, job), self._port) as processes:
+            try:
+                answer = self._await(workload, records, job, processes)
+            except RunError as error:
+                msg = f"{error}; {_tail(job.folder)}"
+                raise RunError(msg) from error
+            processes.sample()
+        if processes.reading_ms is None:
+            msg = "the broker has not seen it read; give it more records"
+            raise RunError(msg)
+        return Throughput(
+            records=count,
+            outputs=answer.outputs,
+            first_result_s=(answer.first_ms - began_ms) / 1_000,
+            seconds=(answer.last_ms - processes.reading_ms) / 1_000,
+            whole_s=(answer.last_ms - began_ms) / 1_000,
+            peak_mb=processes.peak_mb(),
+            cpu_s=processes.cpu_s(answer.last_ms),
+        )
+
+    def latency(self, contender: Contender, warm_up_s: float, measured_s: float) -> Latency:
+        """Let bids arrive at a contender, and measure after its warm-up.
+
+        Raises:
+            InstallationError: It cannot be installed.
+            RunError: It failed, or its results are wrong.
+        """
+        python = contender.install()
+        source = self._topic("in")
+        job = self._job("latency", source, LIVE_CHECKPOINT_S, linger_ms=0)
+        began_ms = now_ms()
+        with (
+            Collector(self.servers, [job.sink]) as results,
+            _Arrivals(self.servers, source) as arrivals,
+            Processes(contender.start(python, job), self._port) as processes,
+        ):
+            try:
+                _wait(lambda: results.count(job.sink) > 0, _LONGEST_QUIET_S, processes)
+                time.sleep(warm_up_s)
+                processes.sample()
+                processes.watches_memory = False  # it would be seen in the latency
+                from_us = time.time_ns() // 1_000
+                time.sleep(measured_s)
+                processes.watches_memory = True
+                processes.sample()
+                sent = arrivals.stop()
+                records = bids_of(np.arange(sent))
+                expected = int(np.count_nonzero(records["key"].to_numpy() < KEYS * MATCHED))
+                _wait(lambda: results.count(job.sink) >= expected, _LONGEST_QUIET_S, processes)
+            except RunError as error:
+                msg = f"{error}; {_tail(job.folder)}"
+                raise RunError(msg) from error
+        answer = self._check("latency", records, job)
+        if not answer.right:
+            msg = f"its results are wrong: {answer}"
+            raise RunError(msg)
+        return _summarize(results.since(job.sink, 0), from_us, answer, began_ms, processes)
+
+    @property
+    def _port(self) -> int:
+        return int(self.servers.rpartition(":")[2])
+
+    def _job(self, workload: str, source: str, checkpoint_s: int, *, linger_ms: int) -> Job:
+        folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"{workload}-"))
+        sink = self._topic("out", {"message.timestamp.type": "LogAppendTime"})
+        return Job(workload, self.servers, source, sink, self.table, folder, checkpoint_s, linger_ms)
+
+    def _topic(self, purpose: str, configs: dict[str, str] | None = None) -> str:
+        self._number += 1
+        name = f"{purpose}-{self._number}"
+        ensure_topics(self.servers, {name: PARTITIONS}, configs)
+        return name
+
+    def _fill(self, workload: str, count: int) -> tuple[str, pa.Table]:
+        """The topic that has the records, and the records."""
+        if (workload, count) not in self._filled:
+            records, topic = WORKLOADS[workload].records(count), self._topic("in")
+            parts = (records.slice(start, 100_000) for start in range(0, len(records), 100_000))
+            feed.feed(self.servers, topic, parts, key="key")
+            self._filled[workload, count] = topic, records
+        return self._filled[workload, count]
+
+    def _await(self, workload: str, records: pa.Table, job: Job, processes: Processes) -> Answer:
+        """Wait until the answer is complete, and check it."""
+        answer = None
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "outputs"})
+        outputs, changed_s = 0, time.monotonic()
+        try:
+            while time.monotonic() < changed_s + _LONGEST_QUIET_S:
+                time.sleep(_POLL_S)
+                processes.require_alive()
+                ends = (
+                    consumer.get_watermark_offsets(TopicPartition(job.sink, partition), 10)[1]
+                    for partition in range(PARTITIONS)
+                )
+                if (now := sum(ends)) != outputs:
+                    outputs, changed_s, answer = now, time.monotonic(), None
+                elif outputs and answer is None and time.monotonic() > changed_s + _QUIET_S:
+                    answer = self._check(workload, records, job)
+                    if answer.right:
+                        return answer
+        finally:
+            consumer.close()
+        msg = f"its results are wrong: {answer}" if outputs else f"no result in {_LONGEST_QUIET_S:.0f} s"
+        raise RunError(msg)
+
+    def _check(self, workload: str, records: pa.Table, job: Job) -> Answer:
+        found = read_outputs(read_messages(self.servers, job.sink))
+        return WORKLOADS[workload].check(records, self.table, found)
+
+
+class _Arrivals:
+    """A process that sends bids at random moments, until it is stopped."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        command = [sys.executable, "-m", "tests.benchmarks._peers.arrivals", servers, topic, str(RATE)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+    def stop(self) -> int:
+        """Stop it; return how many bids it has sent."""
+        told, _ = self._process.communicate("\n")
+        return int(told)
+
+
+def _summarize(
+    received: Sequence[tuple[int, bytes]], from_us: int, answer: Answer, began_ms: int, processes: Processes
+) -> Latency:
+    """The latency of the bids that were sent from this time on."""
+    latency = latencies_ms(received, from_us)
+    times_s = np.array([time_us // 1_000_000 for time_us, _ in received])[-len(latency) :]
+    p50, p99 = (float(value) for value in np.percentile(latency, [50, 99]))
+    return Latency(
+        outputs=answer.outputs,
+        first_result_s=(answer.first_ms - began_ms) / 1_000,
+        p50_ms=p50,
+        p99_ms=p99,
+        max_ms=float(latency.max()),
+        slow_seconds=len(np.unique(times_s[latency > PAUSE_MS])),
+        peak_mb=processes.peak_mb(),
+        cpu_s=processes.cpu_s(now_ms()),
+    )
+
+
+def _wait(done: Callable[[], bool], longest_s: float, processes: Processes) -> None:
+    end = time.monotonic() + longest_s
+    while not done():
+        if time.monotonic() > end:
+            msg = f"not all results in {longest_s:.0f} s"
+            raise RunError(msg)
+        processes.require_alive()
+        time.sleep(_POLL_S)
+
+
+def _tail(folder: Path) -> str:
+    """The last lines that the processes of a run have written."""
+    logs = (log.read_text(errors="replace").strip() for log in sorted(folder.glob("log-*")))
+    return " | ".join(log[-_TAIL_CHARACTERS:] for log in logs if log)
