@@ -17,6 +17,7 @@ FlowcoreError
 |   +-- MissingStateError (also StateError)  the folder of the checkpoints is gone
 +-- ResultError                            a bounded result is missing, half-written or changed
 +-- BrokerError                            Kafka cannot be started or reached
+|   +-- BrokerAccessError                  a broker refuses a login or a permission, or is not trusted
 +-- SerializationError                     bytes or a value that a serializer refuses
 |   +-- OnlyRecordsError                   anything but a record, handed to a value-only serializer
 +-- NoTimestampError                       the timestamp of a record that has none was read
@@ -35,6 +36,7 @@ instead. It is one string, so that it survives Spark and pickling.
 from typing import Self
 
 __all__ = [
+    "BrokerAccessError",
     "BrokerError",
     "ConfigurationError",
     "DamagedCheckpointError",
@@ -111,6 +113,10 @@ class ResultError(FlowcoreError):
 
 class BrokerError(FlowcoreError):
     """A Kafka broker or topic that cannot be started, reached or used."""
+
+
+class BrokerAccessError(BrokerError):
+    """A broker that refuses a login or a permission, or that is not trusted: a new start fails as well."""
 
 
 class UnreachableBrokerError(OutageError, BrokerError):

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flowcore.errors import BrokerError
+from flowcore.errors import BrokerError, SettingsError
 from flowcore.escaping import printable
 from flowcore.installation.checks import Check, run_checks
+from flowcore.settings import Settings
 
 __all__ = ["doctor"]
 
@@ -23,7 +24,7 @@ _BROKER_TIMEOUT_S = 5.0
     "--bootstrap-servers",
     metavar="HOST:PORT[,...]",
     envvar="FLOWCORE_KAFKA_BOOTSTRAP_SERVERS",
-    help="Check also whether this Kafka broker answers.",
+    help="Check also whether this Kafka broker answers; login and encryption are those of the settings.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
 def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
@@ -59,11 +60,14 @@ def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
 
 
 def _broker(servers: str) -> Check:
-    from flowcore.kafka.topics import wait_until_ready  # noqa: PLC0415 -- the client is slow to import
+    # The clients are slow to import.
+    from flowcore.kafka.security import BrokerAddress, Security  # noqa: PLC0415
+    from flowcore.kafka.topics import wait_until_ready  # noqa: PLC0415
 
     purpose = "the given Kafka broker"
     try:
+        servers = BrokerAddress(servers, Security.of(Settings.of()))
         wait_until_ready(servers, _BROKER_TIMEOUT_S, lambda: None)
-    except BrokerError as error:
+    except (BrokerError, SettingsError) as error:
         return Check("Broker", "missing", str(error), purpose, "start it, or: flowcore broker --port 9092")
     return Check("Broker", "ok", f"{servers} answers", purpose)

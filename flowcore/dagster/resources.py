@@ -46,10 +46,10 @@ class KafkaResource(DeployedResource):
     security_protocol: str | None = Field(
         default=None,
         description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: SSL encrypts, SASL logs in with a name and "
-        "a password. Default: FLOWCORE_KAFKA_SECURITY_PROTOCOL, else PLAINTEXT.",
+        "a password, or a token. Default: FLOWCORE_KAFKA_SECURITY_PROTOCOL, else PLAINTEXT.",
     )
     sasl_mechanism: str | None = Field(
-        default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
+        default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."
     )
     username: str | None = Field(default=None, description="User name, preferably an EnvVar.")
     password: str | None = Field(default=None, description="The password; always pass an EnvVar.")
@@ -63,7 +63,17 @@ class KafkaResource(DeployedResource):
     certificate: str | None = Field(
         default=None, description="PEM file of the client's certificate, if the broker requires one."
     )
-    key: str | None = Field(default=None, description="PEM file of its private key (PKCS 8, unencrypted).")
+    key: str | None = Field(default=None, description="PEM file of its private key (PKCS 8).")
+    key_password: str | None = Field(
+        default=None, description="Password of an encrypted private key; always pass an EnvVar."
+    )
+    token_url: str | None = Field(
+        default=None, description="OAUTHBEARER: where the issuer gives tokens for client credentials."
+    )
+    token_scope: str | None = Field(default=None, description="OAUTHBEARER: the scope that is asked for.")
+    token_ca: str | None = Field(
+        default=None, description="OAUTHBEARER: PEM file of authorities that sign the issuer's certificate."
+    )
 
     def settings(self) -> dict[str, str]:
         """The fields that are set, by flowcore's setting keys."""
@@ -77,6 +87,10 @@ class KafkaResource(DeployedResource):
             "kafka.ssl.ca": self.ca,
             "kafka.ssl.certificate": self.certificate,
             "kafka.ssl.key": self.key,
+            "kafka.ssl.key-password": self.key_password,
+            "kafka.sasl.oauthbearer.token.endpoint.url": self.token_url,
+            "kafka.sasl.oauthbearer.scope": self.token_scope,
+            "kafka.sasl.oauthbearer.ca": self.token_ca,
         }
         return {key: value for key, value in found.items() if value is not None}
 

@@ -23,9 +23,18 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
     from kafka.admin import ConfigResource
-    from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+    from kafka.errors import (
+        AuthorizationError,
+        KafkaError,
+        TopicAlreadyExistsError,
+        for_code,
+    )
+    from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from flowcore.kafka.security import admin_login, client_login
+from flowcore.errors import BrokerAccessError
+from flowcore.kafka.refusals import diagnose_tls, login_refused, permission_refused
+from flowcore.kafka.security import TOKENS, Security, admin_login, client_login, security_of
+from flowcore.kafka.tokens import fetch_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +47,7 @@ __all__ = [
     "TopicAlreadyExistsError",
     "TopicPartition",
     "connect",
-    "for_code",
+    "name_error",
 ]
 
 _CLIENT_ID: Final = "flowcore"
@@ -48,11 +57,21 @@ _LOGIN_REFUSED: Final = (
     confluent_kafka.KafkaError._AUTHENTICATION,  # noqa: SLF001 - codes of librdkafka's own begin so
     confluent_kafka.KafkaError._SSL,  # noqa: SLF001
 )
+_ALERT: Final = "tls alert"
+"""What librdkafka says of a client's certificate that the broker refuses."""
 _connected: ContextVar[bool] = ContextVar("_connected", default=False)
 
 
-class _RefusedError(KafkaError):  # type: ignore[misc]  # kafka-python has no types
-    """A login that a broker refuses, or an address that cannot be read: another attempt fails as well."""
+class _AddressError(KafkaError):  # type: ignore[misc]  # kafka-python has no types
+    """An address that cannot be read: another attempt fails as well."""
+
+
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    def __init__(self, security: Security) -> None:
+        self._security = security
+
+    def token(self) -> str:
+        return fetch_token(self._security).text
 
 
 @contextlib.contextmanager
@@ -64,8 +83,11 @@ def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClie
 
     Raises:
         KafkaError: No broker answers, the address cannot be read, or a request has failed.
+        BrokerAccessError: The broker refuses the client or a request, or it is not trusted.
     """
     timeout_ms = round(timeout_s * 1000)
+    security = security_of(bootstrap_servers)
+    tokens = {"sasl_oauth_token_provider": _TokenProvider(security)} if security.mechanism == TOKENS else {}
     quiet = _connected.set(True)
     try:
         if failure := _probe(bootstrap_servers, timeout_s):
@@ -81,6 +103,7 @@ def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClie
             admin = KafkaAdminClient(
                 bootstrap_servers=str(bootstrap_servers),
                 **admin_login(bootstrap_servers),
+                **tokens,
                 client_id=_CLIENT_ID,
                 bootstrap_timeout_ms=timeout_ms,
                 request_timeout_ms=timeout_ms,
@@ -90,15 +113,17 @@ def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClie
             )
             opened.callback(admin.close)
             yield admin
+    except AuthorizationError as error:
+        raise permission_refused(bootstrap_servers, security, _text(error)) from error
     except RuntimeError as error:  # kafka-python does not find the controller
         raise KafkaError(str(error)) from error
     except ValueError as error:  # `urlsplit` cannot read the address
-        raise _RefusedError(str(error)) from error
+        raise _AddressError(str(error)) from error
     finally:
         _connected.reset(quiet)
 
 
-def _probe(bootstrap_servers: str, timeout_s: float) -> KafkaError | None:
+def _probe(bootstrap_servers: str, timeout_s: float) -> KafkaError | BrokerAccessError | None:
     """Wait until a broker has answered librdkafka, whose clients can always be closed.
 
     Returns:
@@ -106,15 +131,35 @@ def _probe(bootstrap_servers: str, timeout_s: float) -> KafkaError | None:
     """
     for server in bootstrap_servers.split(","):
         _ = urlsplit(f"//{server}").port  # raises if it is not a number
+    security = security_of(bootstrap_servers)
+    if security.mechanism == TOKENS:
+        fetch_token(security)  # raises a clearer error than a client
     reasons: list[confluent_kafka.KafkaError] = []
     login: dict[str, Any] = {**client_login(bootstrap_servers), "log_level": 0, "error_cb": reasons.append}
-    client = librdkafka.AdminClient({**login, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200})
+    try:
+        client = librdkafka.AdminClient(
+            {**login, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200}
+        )
+    except confluent_kafka.KafkaException as error:  # a file that cannot be used
+        return diagnose_tls(bootstrap_servers, security) or _AddressError(error.args[0].str())
+    failure = _wait_for_answer(client, timeout_s, reasons)
+    if failure is None:
+        return None
+    refusal = next((reason for reason in reasons if reason.code() in _LOGIN_REFUSED), None)
+    if (refusal or "SSL" in str(failure)) and (found := diagnose_tls(bootstrap_servers, security)):
+        return found
+    return login_refused(bootstrap_servers, security, refusal.str()) if refusal else failure
+
+
+def _wait_for_answer(
+    client: librdkafka.AdminClient, timeout_s: float, reasons: list[confluent_kafka.KafkaError]
+) -> KafkaError | None:
     # Not describe_cluster: librdkafka aborts this process if the answer names no broker, as that of a broker
     # which was fenced meanwhile. Any answer about this topic will do.
     topic = librdkafka.ConfigResource("topic", "__consumer_offsets")  # type: ignore[attr-defined]
     (answer,) = client.describe_configs([topic], request_timeout=timeout_s).values()
     # Nothing is raised here: a traceback would keep the client alive.
-    while not any(reason.code() in _LOGIN_REFUSED for reason in reasons):
+    while not any(reason.code() in _LOGIN_REFUSED or _ALERT in reason.str() for reason in reasons):
         with contextlib.suppress(TimeoutError):
             error = answer.exception(_POLL_S)
             if error is None or error.args[0].code() > 0:  # the broker's own error
@@ -122,7 +167,24 @@ def _probe(bootstrap_servers: str, timeout_s: float) -> KafkaError | None:
             client.poll(0)
             return KafkaError(reasons[0].str() if reasons else str(error))
         client.poll(0)
-    return _RefusedError(reasons[-1].str())
+    return KafkaError(reasons[-1].str())
+
+
+def name_error(code: int, what: str) -> str:
+    """Kafka's name of an error that a broker has answered.
+
+    Raises:
+        KafkaError: The broker does not allow ``what``.
+    """
+    kind = for_code(code)
+    if issubclass(kind, AuthorizationError):
+        raise kind(what)
+    return str(kind.__name__)
+
+
+def _text(error: KafkaError) -> str:
+    """Kafka's name of an error that the broker has answered, and what it is about."""
+    return ": ".join([error.message, *map(str, error.args)])
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

@@ -21,7 +21,7 @@ from flowcore.kafka.admin import (
     TopicAlreadyExistsError,
     TopicPartition,
     connect,
-    for_code,
+    name_error,
 )
 
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ def ensure_topics(
             if answer["error_code"] in {0, TopicAlreadyExistsError.errno}:
                 continue
             name = answer["name"]
+            reason = name_error(answer["error_code"], f"CREATE topic {name!r}")
             msg = (
                 f"topic {name!r} with {topics[name]} partitions cannot be created at {bootstrap_servers}: "
-                f"{answer['error_message'] or for_code(answer['error_code']).__name__}"
+                f"{answer['error_message'] or reason}"
             )
             raise BrokerError(msg)
         # The request is answered before every partition has a leader.
@@ -128,7 +129,7 @@ def grow_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
         # An error may mean that another client was faster, so the number is read first.
         while (_partition_counts(client, [topic])[topic] or 0) < partitions:
             if answer.error_code or time.monotonic() > deadline:
-                reason = answer.error_message or for_code(answer.error_code).__name__
+                reason = answer.error_message or name_error(answer.error_code, f"ALTER topic {topic!r}")
                 msg = f"{topic!r} at {bootstrap_servers} cannot be given {partitions} partitions: {reason}"
                 raise BrokerError(msg)
             time.sleep(0.02)
@@ -152,7 +153,7 @@ def identify_topics(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, 
     """
     with connected(bootstrap_servers) as client:
         cluster = client.describe_cluster()["cluster_id"] or ""
-        known = {topic["name"]: topic for topic in client.describe_topics(sorted(set(topics)))}
+        known = {topic["name"]: topic for topic in _describe(client, sorted(set(topics)))}
     return {name: _identity(cluster, topic) if topic["partitions"] else None for name, topic in known.items()}
 
 
@@ -295,9 +296,16 @@ def _identity(cluster: str, topic: Mapping[str, Any]) -> TopicIdentity:
     return TopicIdentity(cluster, shown, len(topic["partitions"]))
 
 
-def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[str, int | None]:
+def _describe(client: KafkaAdminClient, topics: Iterable[str]) -> list[dict[str, Any]]:
     # The client forbids the broker to create topics for this request.
-    known = {topic["name"]: topic["partitions"] for topic in client.describe_topics(list(topics))}
+    found: list[dict[str, Any]] = client.describe_topics(list(topics))
+    for topic in found:
+        name_error(topic["error_code"], f"DESCRIBE topic {topic['name']!r}")
+    return found
+
+
+def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[str, int | None]:
+    known = {topic["name"]: topic["partitions"] for topic in _describe(client, topics)}
     return {
         # A topic that does not exist has no partitions.
         name: len(known[name]) or None if all(part["leader_id"] >= 0 for part in known[name]) else None

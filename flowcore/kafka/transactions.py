@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from flowcore.delivery import LedgerEntry, LedgerTerms, SlotBatch, ledger_topic, transactional_id
-from flowcore.errors import BrokerError, DeliveryError, UnreachableBrokerError
+from flowcore.errors import BrokerAccessError, BrokerError, DeliveryError, UnreachableBrokerError
 from flowcore.failpoints import failpoint
+from flowcore.kafka.refusals import GUIDE
 
 __all__ = [
     "EXPIRED", "LEDGER_CONFIGS", "Message", "MessageBatch", "SlotResult", "TransactionalWriter",
@@ -42,6 +43,16 @@ _AWAY = {
     KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._TRANSPORT,  # noqa: SLF001
+}
+
+_REFUSED = {
+    KafkaError._AUTHENTICATION,  # noqa: SLF001
+    KafkaError._SSL,  # noqa: SLF001
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -224,6 +235,8 @@ class TransactionalWriter:
         reason = error.args[0]
         text = reason.str() if isinstance(reason, KafkaError) else str(error)
         kind = UnreachableBrokerError if _is_outage(reason) else BrokerError
+        if isinstance(reason, KafkaError) and reason.code() in _REFUSED:
+            kind, text = BrokerAccessError, f"{text}; see the access control list in {GUIDE}"
         return kind(
             f"slot {slot} of query {self.query!r} {what} at {self.login['bootstrap.servers']} ({text}): "
             "readers see nothing of it, and the next start writes it; check the broker, and that no other "

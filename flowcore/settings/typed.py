@@ -127,11 +127,14 @@ class Settings:
         "kafka.security.protocol", "PLAINTEXT", _text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
     )
     kafka_mechanism: str | None = _setting(
-        "kafka.sasl.mechanism", None, _text, "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+        "kafka.sasl.mechanism", None, _text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
     )
-    kafka_username: str | None = _setting("kafka.sasl.username", None, _text, "login name")
+    kafka_username: str | None = _setting(
+        "kafka.sasl.username", None, _text, "login name; with OAUTHBEARER the client id"
+    )
     kafka_password: str | None = _secret(
-        "kafka.sasl.password", "its password; `--set` refuses it, so that no command line has it"
+        "kafka.sasl.password",
+        "its password, or client secret; `--set` refuses it, so that no command line has it",
     )
     kafka_ca: Path | None = _setting(
         "kafka.ssl.ca", None, Path, "PEM file of the authorities trusted to sign the broker's certificate"
@@ -140,8 +143,20 @@ class Settings:
         "kafka.ssl.certificate", None, Path, "PEM file of the client's certificate"
     )
     kafka_key: Path | None = _setting(
-        "kafka.ssl.key", None, Path, "PEM file of the client's private key (PKCS 8, not encrypted)"
+        "kafka.ssl.key", None, Path, "PEM file of the client's private key (PKCS 8)"
     )
+    kafka_key_password: str | None = _secret("kafka.ssl.key-password", "password of an encrypted private key")
+    kafka_token_url: str | None = _setting(
+        "kafka.sasl.oauthbearer.token.endpoint.url", None, _address,
+        "OAUTHBEARER: where the issuer gives tokens for client credentials; https, on loopback also http",
+    )  # fmt: skip
+    kafka_token_scope: str | None = _setting(
+        "kafka.sasl.oauthbearer.scope", None, _text, "OAUTHBEARER: the scope that is asked for"
+    )
+    kafka_token_ca: Path | None = _setting(
+        "kafka.sasl.oauthbearer.ca", None, Path,
+        "OAUTHBEARER: PEM file of the authorities trusted to sign the issuer's certificate",
+    )  # fmt: skip
     answer_timeout: timedelta = _setting(
         "kafka.answer-timeout", timedelta(minutes=2),
         _at_least(2, "a broker that is only slow would look as if it was away"),

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from flowcore.errors import (
+    BrokerAccessError,
     DamagedCheckpointError,
     DiskFullError,
     FlowcoreError,
@@ -20,6 +21,7 @@ from flowcore.errors import (
     RunError,
     UnreachableBrokerError,
 )
+from flowcore.kafka.refusals import GUIDE
 from flowcore.kafka.transactions import EXPIRED
 
 __all__ = [
@@ -44,6 +46,10 @@ _AWAY = re.compile(
     r"KafkaStorage|LeaderNotAvailable|Network|NotController|NotEnoughReplicas\w*|NotLeaderOrFollower)Exception"
     r"|Cannot fetch record for offset \d+ in \d+ milli|No resolvable bootstrap urls|"
     r"flowcore\.errors\.UnreachableBrokerError:"
+)
+_REFUSED = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.\w*(?:Authentication|Authorization)Exception|"
+    r"flowcore\.errors\.BrokerAccessError:"
 )
 # What Spark, Hadoop and RocksDB say of a file of a checkpoint that is cut off, changed or missing.
 _DAMAGED = re.compile(
@@ -119,6 +125,13 @@ def _translated(what: str, error: Exception, log: str) -> FlowcoreError:
     reason, found = _reason(error), " ".join(texts)
     if _FULL.search(found):
         return _disk_full(what, reason, log)
+    if _REFUSED.search(found):
+        msg = (
+            f"{what} failed: its broker refuses the login, or does not allow this: {reason}: it would fail "
+            f"at each start; change the settings or the broker's access control list, see {GUIDE} (details: "
+            f"{log})"
+        )
+        return BrokerAccessError(msg)
     if _AWAY.search(found):
         msg = (
             f"{what} failed: its broker did not answer in time: {reason}: nothing is lost, the batch runs "

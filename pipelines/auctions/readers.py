@@ -17,6 +17,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from flowcore.errors import BrokerError
+from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import end_offsets
 from pipelines.auctions.verify import rows_from_json
 
@@ -48,7 +49,7 @@ def read_messages(
     """
     ends = end_offsets(bootstrap_servers, topic)
     offsets = {partition: (since or {}).get(partition, 0) for partition in ends}
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **_CONSUMER, **_EOF})
+    consumer = Consumer({**client_login(bootstrap_servers), **_CONSUMER, **_EOF})
     try:
         consumer.assign(
             [TopicPartition(topic, each, offset) for each, offset in offsets.items() if offset < ends[each]]
@@ -99,9 +100,7 @@ class Collector:
         self._received: dict[str, list[tuple[int, bytes]]] = {topic: [] for topic in topics}
         self._failure: KafkaError | None = None
         self._stop = threading.Event()
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap_servers, "fetch.wait.max.ms": 50, **_CONSUMER}
-        )
+        self._consumer = Consumer({**client_login(bootstrap_servers), "fetch.wait.max.ms": 50, **_CONSUMER})
         self._consumer.assign(
             [
                 TopicPartition(topic, partition, offset)

@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 
 from flowcore import KafkaTopic, bounded_out_of_orderness
 from flowcore.errors import BrokerError
+from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import ensure_topics
 from pipelines.nexmark import generator
 from pipelines.nexmark.feed import encode, feed
@@ -144,7 +145,7 @@ def _last(rows: pa.Table, end_ms: int) -> pa.Table:
 
 
 def _end_partitions(servers: str, topic: str, last: pa.Table) -> None:
-    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    producer = Producer({**client_login(servers), "log_level": 0})
     (value,) = encode(last, 0)
     for partition in range(PARTITIONS):
         producer.produce(topic, value, partition=partition)

@@ -25,7 +25,9 @@ from confluent_kafka import KafkaException, Producer
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from flowcore.errors import BrokerError, ConfigurationError, SchemaError
+from flowcore.kafka.security import BrokerAddress, Security, client_login
 from flowcore.kafka.topics import ensure_topics, partition_counts
+from flowcore.settings import Settings
 from pipelines.nexmark.generator import NexmarkConfig, live_batches
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ def feed(
         COMMON_SETTINGS
         | (FAST_SETTINGS if rate is None else PACED_SETTINGS)
         | {
-            "bootstrap.servers": bootstrap_servers,
+            **client_login(bootstrap_servers),
             "on_delivery": failures,
             "queue.buffering.max.messages": QUEUE_RECORDS,
         }
@@ -298,10 +300,11 @@ def main(
     history: int,
     seed: int,
 ) -> None:
-    """Send live bids to a topic.
+    """Send live bids to a topic. Login and encryption are those of the settings, FLOWCORE_KAFKA_*.
 
     Example: python -m pipelines.nexmark.feed --bootstrap-servers 127.0.0.1:9092 --rate 1000
     """
+    bootstrap_servers = BrokerAddress(bootstrap_servers, Security.of(Settings.of()))
     total = count if rate is None else max(int(rate * seconds), 1)
     tables = live_batches(NexmarkConfig(seed=seed), history, total)
     ensure_topics(bootstrap_servers, {topic: partitions})

@@ -169,7 +169,7 @@ def test_every_asset_and_field_is_described() -> None:
     assert all(node.description for node in graph.asset_nodes)
     assert all(each.description for each in [*sensors, *defs.get_repository_def().schedule_defs])
     assert all(graph.get(key).description for key in graph.asset_check_keys)
-    assert len(fields) == 15
+    assert len(fields) == 19
     assert all(field.description for field in fields)
 
 

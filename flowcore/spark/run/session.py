@@ -87,6 +87,8 @@ def session_config(
         submitted = dict(SparkConf().getAll())
     given = {**submitted, **settings.spark}
     limits = [f"-Dorg.apache.avro.limits.{name}={limit}" for name, limit in _AVRO_LIMITS.items()]
+    if settings.kafka_token_url:  # Kafka's client sends the client secret nowhere else then
+        limits.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_token_url}")
     config = {
         "spark.master": f"local[{max(cores, slots or 0)}]",
         "spark.executor.extraJavaOptions": " ".join([*limits, *compiler_options(settings.short_lived)]),

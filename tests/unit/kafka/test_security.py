@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +26,7 @@ from flowcore.spark.context import broker_of
 from pipelines.auctions.flow import bids
 
 LOGIN = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "ann", "password": "s3cret"}
+TOKENS = {"mechanism": "OAUTHBEARER", "token_url": "https://a/token"}
 
 
 @pytest.fixture
@@ -39,6 +43,11 @@ def pem(tmp_path: Path) -> Path:
         ({"protocol": "TLS"}, "'TLS' is not one of PLAINTEXT, SSL"),
         ({"username": "ann"}, "no effect.*is PLAINTEXT"),
         ({**LOGIN, "mechanism": "GSSAPI"}, "'GSSAPI' is not one of PLAIN"),
+        ({**LOGIN, "mechanism": "OAUTHBEARER"}, "needs kafka.sasl.oauthbearer.token.endpoint.url"),
+        ({**LOGIN, **TOKENS, "token_url": "http://a/token"}, "not https: the client secret"),
+        ({**LOGIN, **TOKENS, "token_ca": Path("nowhere.pem")}, "'nowhere.pem' is not a file"),
+        ({**LOGIN, "token_scope": "a"}, "oauthbearer.* has no effect"),
+        ({"protocol": "SSL", "key_password": "s3cret"}, "key-password has no effect"),
         ({**LOGIN, "mechanism": None}, "None is not one of"),
         ({**LOGIN, "password": ""}, "is missing"),
         ({**LOGIN, "password": "s3cret\n"}, "cannot be printed"),
@@ -46,7 +55,22 @@ def pem(tmp_path: Path) -> Path:
         ({"protocol": "SSL", "ca": Path("nowhere.pem")}, "'nowhere.pem' is not a file"),
         ({"protocol": "SSL", "key": Path("a.pem")}, "must be set together"),
     ],
-    ids=["protocol", "name", "mechanism", "none", "password", "newline", "plain-ca", "no-file", "half"],
+    ids=[
+        "protocol",
+        "name",
+        "mechanism",
+        "no-issuer",
+        "clear-issuer",
+        "issuer-file",
+        "no-token",
+        "no-key",
+        "none",
+        "password",
+        "newline",
+        "plain-ca",
+        "no-file",
+        "half",
+    ],
 )
 def test_security_that_does_not_fit_is_refused(given: dict[str, Any], message: str) -> None:
     """The error is raised before a client is created, and contains no password."""
@@ -63,7 +87,7 @@ def test_each_client_gets_its_own_options(pem: Path) -> None:
     assert admin_login(address) == {
         "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": "ann",
         "sasl_plain_password": "s3cret", "ssl_cafile": str(pem), "ssl_certfile": str(pem),
-        "ssl_keyfile": str(pem),
+        "ssl_keyfile": str(pem), "ssl_password": None,
     }  # fmt: skip
     assert client_login(address) == {
         "bootstrap.servers": "a:1", "security.protocol": "sasl_ssl", "sasl.mechanisms": "SCRAM-SHA-512",
@@ -83,6 +107,44 @@ def test_each_client_gets_its_own_options(pem: Path) -> None:
         "kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.certificate.chain": "-----BEGIN",
         "kafka.ssl.keystore.key": "-----BEGIN",
     }  # fmt: skip
+
+
+def test_tokens_are_asked_for_by_each_client(pem: Path) -> None:
+    """Each client is given the issuer, and none the client secret as a password of the broker."""
+    security = Security(**{**LOGIN, **TOKENS, "token_scope": "w", "token_ca": pem})  # type: ignore[arg-type]
+    address = BrokerAddress("a:1", security)
+    login = spark_login(address)
+
+    assert admin_login(address)["sasl_plain_password"] is None
+    assert client_login(address) == {
+        "bootstrap.servers": "a:1", "security.protocol": "sasl_ssl", "sasl.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.client.id": "ann",
+        "sasl.oauthbearer.client.secret": "s3cret", "sasl.oauthbearer.scope": "w",
+        "sasl.oauthbearer.token.endpoint.url": "https://a/token", "https.ca.location": str(pem),
+    }  # fmt: skip
+    assert task_login(address)["https.ca.pem"] == "-----BEGIN"
+    assert login["kafka.sasl.oauthbearer.token.endpoint.url"] == "https://a/token"
+    assert login["kafka.sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'clientId="ann" clientSecret="s3cret" scope="w" ssl.truststore.type="PEM" '
+        'ssl.truststore.certificates="-----BEGIN";'
+    )
+
+
+def test_encrypted_key_is_given_to_java_without_its_encryption(tmp_path: Path) -> None:
+    """Java 17 cannot read it; a wrong password is refused without being shown."""
+    secret = rsa.generate_private_key(65537, 2048)
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    encryption = serialization.BestAvailableEncryption(b"s3cret")
+    key = tmp_path / "key.pem"
+    key.write_bytes(secret.private_bytes(pem, form, encryption))
+    security = Security(protocol="SSL", certificate=key, key=key, key_password="s3cret")  # noqa: S106
+
+    found = spark_login(BrokerAddress("a:1", security))["kafka.ssl.keystore.key"]
+    assert found.encode() == secret.private_bytes(pem, form, serialization.NoEncryption())
+    with pytest.raises(SettingsError, match=r"key\.pem' cannot be decrypted") as raised:
+        spark_login(BrokerAddress("a:1", replace(security, key_password="gu3ss")))  # noqa: S106
+    assert "gu3ss" not in str(raised.value)
 
 
 def test_plain_address_changes_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from flowcore.errors import (
+    BrokerAccessError,
     DamagedCheckpointError,
     DiskFullError,
     FlowcoreError,
@@ -33,7 +34,7 @@ CASES: list[tuple[str, type[FlowcoreError]]] = [
     ("IllegalStateException: Incomplete log file in the offset commit log", DamagedCheckpointError),
     ("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] no memory", RunError),
     ("Cannot fetch record for offset 5 (GroupId: g): data may have been lost", RunError),
-    ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", RunError),
+    ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", BrokerAccessError),
     ("java.lang.ArithmeticException: / by zero", RunError),
 ]  # fmt: skip
 

@@ -1,0 +1,99 @@
+"""Tokens of an issuer for client credentials (OAuth 2.0), for clients that cannot ask for them themselves.
+
+A token is kept until most of its lifetime is over. It is not verified: the broker does that. Times are in
+seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flowcore.errors import BrokerAccessError, BrokerError, UnreachableBrokerError
+
+if TYPE_CHECKING:
+    from flowcore.kafka.security import Security
+
+__all__ = ["Token", "fetch_token"]
+
+_TIMEOUT_S = 10.0
+_LARGEST_BYTES = 1 << 20
+_SERVER_ERROR = 500
+_KEPT_SHARE = 0.8
+_UNSAID_LIFETIME_S = 60.0
+_kept: dict[Security, tuple[float, Token]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, and when it ends, in seconds since the epoch."""
+
+    text: str = field(repr=False)
+    end_s: float
+
+
+def fetch_token(security: Security) -> Token:
+    """Return a token for the client id and secret of a login with OAUTHBEARER.
+
+    Raises:
+        BrokerAccessError: The issuer refuses, or is not trusted.
+        UnreachableBrokerError: The issuer does not answer.
+    """
+    until_s, token = _kept.get(security, (0.0, None))
+    now_s = time.time()
+    if token is not None and now_s < until_s:
+        return token
+    found = _ask(security)
+    try:
+        text = str(found["access_token"])
+        lifetime_s = float(found.get("expires_in", _UNSAID_LIFETIME_S))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _failure(security, "its answer has no access_token", "check the address") from error
+    token = Token(text, now_s + lifetime_s)
+    _kept[security] = now_s + _KEPT_SHARE * lifetime_s, token
+    return token
+
+
+def _ask(security: Security) -> Any:
+    form = {"grant_type": "client_credentials"}
+    if security.token_scope is not None:
+        form["scope"] = security.token_scope
+    login = base64.b64encode(f"{security.username}:{security.password}".encode()).decode()
+    # The address was checked: it begins with http.
+    request = urllib.request.Request(  # noqa: S310
+        security.token_url or "",
+        urllib.parse.urlencode(form).encode(),
+        {"Authorization": f"Basic {login}", "Accept": "application/json"},
+    )
+    try:
+        context = ssl.create_default_context(cafile=security.token_ca)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:  # noqa: S310
+            return json.loads(answer.read(_LARGEST_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            why = f"it answers {error.code} {error.reason}"
+        is_down = error.code >= _SERVER_ERROR
+        advice = "check kafka.sasl.username (the client id), kafka.sasl.password (its secret) and the scope"
+        raise _failure(security, why, advice, is_down=is_down) from error
+    except OSError as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        is_down = not isinstance(reason, ssl.SSLError)
+        advice = "check the address, the issuer and kafka.sasl.oauthbearer.ca"
+        raise _failure(security, str(reason), advice, is_down=is_down) from error
+    except ValueError as error:
+        raise _failure(security, f"its answer is not JSON: {error}", "check the address") from error
+
+
+def _failure(security: Security, why: str, advice: str, *, is_down: bool = False) -> BrokerError:
+    kind = UnreachableBrokerError if is_down else BrokerAccessError
+    return kind(
+        f"the issuer kafka.sasl.oauthbearer.token.endpoint.url={security.token_url!r} gives no token "
+        f"({why}): the broker would refuse the login; {advice}"
+    )
