@@ -2,7 +2,7 @@
 
 The blocks of a page run in their order, in one namespace. A page may go on with the streams of an earlier one
 (`BEFORE`), or talk of streams that no page declares (`GIVEN`). The blocks of ``dagster.md`` are files, which
-``tests/dagster/test_docs.py`` loads and runs.
+``tests/dagster/test_docs.py`` loads and runs; ``tests/kafka/test_tutorial.py`` runs ``tutorial.md``.
 """
 
 import re
@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[3]
 PAGES = {page.name: page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 BEFORE = {"process-functions.md": "windows.md", "state.md": "process-functions.md", "joins.md": "windows.md"}
 """The page whose streams a page goes on with."""
+FILES = {"dagster.md", "tutorial.md"}
+"""The pages whose blocks are files."""
 
 
 def _live(flow: Flow, name: str, schema: str) -> Stream:
@@ -78,7 +80,7 @@ def run_page(page: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "dagster.md"])
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in FILES])
 def test_python_of_a_page_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it declares can be planned."""
     monkeypatch.setattr(registry, "_FORMATS", dict(registry._FORMATS))
