@@ -17,7 +17,7 @@ from typing import Any
 from flowcore.kafka.broker import free_port
 
 PROJECT = Path(__file__).parents[2]
-TIMEOUT_S = 180.0
+TIMEOUT_S = 400.0
 
 LAUNCH = """
 mutation LaunchPipelineExecution($executionParams: ExecutionParams!) {

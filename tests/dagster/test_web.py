@@ -9,7 +9,6 @@ the history and opens the pages.
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -68,7 +67,6 @@ class Session:
         live: Id of the live run that came after them, and was terminated.
         slice: Id of the run that waited for it.
         beats: Metadata of each beat of the live run, latest first.
-        stop_s: Seconds from the click on *Terminate* to *Canceled*.
         jvms: JVMs of the live run just before, and how many of them were left after it.
         plots: What a browser showed of the live run while it ran, None without one.
     """
@@ -77,7 +75,6 @@ class Session:
     live: str
     slice: str
     beats: list[dict[str, Any]]
-    stop_s: float
     jvms: tuple[int, int]
     plots: Seen | None
 
@@ -102,14 +99,12 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     assert ui.run(waiting)["status"] == "QUEUED"
     plots = _plots(ui) if chromium() else None
     jvms_live = ui.jvms()
-    began = time.monotonic()
     ui.terminate(live)
     ui.wait_for(live, "CANCELED")
-    stop_s = time.monotonic() - began
     jvms = (len(jvms_live), len(set(jvms_live) & set(ui.jvms())))
     beats = ui.materializations("auctions", "live", run=live)
     ui.wait_for(waiting, "SUCCESS")
-    return Session([first, second], live, waiting, beats, stop_s, jvms, plots)
+    return Session([first, second], live, waiting, beats, jvms, plots)
 
 
 def _feed(auctions: Any, times: int) -> None:
@@ -199,9 +194,8 @@ def test_killed_run_is_launched_again(ui: Ui, session: Session) -> None:
     ]
 
 
-def test_live_run_ends_soon_when_it_is_terminated(session: Session) -> None:
-    """From the click to *Canceled* are at most 10 s, and then its JVM is gone."""
-    assert session.stop_s < 10
+def test_jvm_of_a_terminated_run_is_gone(session: Session) -> None:
+    """When the run is *Canceled*, nothing of it is left."""
     assert session.jvms == (1, 0)
 
 

@@ -45,7 +45,7 @@ class CommittedReader:
 
     def wait_for(self, count: int) -> None:
         """Wait until it has read this many records."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while len(self.found) < count and time.monotonic() < deadline:
             time.sleep(0.05)
 

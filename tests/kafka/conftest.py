@@ -124,7 +124,7 @@ class Live:
 
     def wait_for(self, topic: KafkaTopic, column: str, wanted: dict[int, int]) -> None:
         """Wait until each shop's last record has the wanted value in a column."""
-        end = time.monotonic() + 180
+        end = time.monotonic() + 300
         while (found := self.latest(topic, column)) != wanted:
             assert time.monotonic() < end, (found, wanted)
             time.sleep(0.1)
@@ -136,7 +136,7 @@ class Live:
         """
         from flowcore.spark.checkpoint.offset_log import has_unfinished_batch  # noqa: PLC0415 - as for `run`
 
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while len(found := self.records(topic)) < count:
             assert time.monotonic() < end, found
             run.wait(0.2)

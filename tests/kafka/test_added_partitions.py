@@ -24,7 +24,7 @@ TAGGED = TaggedSerializer(JsonFormat.of([("id", "BIGINT"), ("at", "BIGINT")]))
 
 
 def _wait(run: LiveRun, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 300
     while not holds():
         assert not run.wait(0.2)
         assert time.monotonic() < deadline

@@ -58,7 +58,7 @@ def _call(live: Live, *arguments: str) -> Result:
 
 
 def _wait(run: Any, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         run.wait(0.3)

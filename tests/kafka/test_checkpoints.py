@@ -205,7 +205,7 @@ def test_checkpoint_without_a_plan_record_is_accepted(
 def _recreate(live: Live, topic: KafkaTopic) -> None:
     admin = AdminClient({"bootstrap.servers": live.servers})
     admin.delete_topics([topic.name])[topic.name].result(30)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while partition_counts(live.servers, [topic.name])[topic.name] is not None:
         assert time.monotonic() < deadline
         time.sleep(0.1)

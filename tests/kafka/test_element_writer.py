@@ -28,7 +28,7 @@ def test_undelivered_status_is_sent_again(kafka: str, monkeypatch: pytest.Monkey
     with ElementWriter(kafka, {topic: 2}, "flow/query") as writer:
         writer.write([Watermark(1_000), WatermarkStatus(idle=False), Watermark(2_000)])
         grow_topic(kafka, topic.name, 2)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while not (found := _elements(kafka, topic.name, 1)):
             assert time.monotonic() < end, "partition 1 has no watermark"
             writer.write([])

@@ -145,7 +145,7 @@ def test_flow_whose_state_is_gone_does_not_write_again(live: Live) -> None:
 
 
 def _wait_for_a_dead_letter(run: LiveRun) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while (found := run.progress()[0].dead_letters) == 0:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -171,7 +171,7 @@ def read(bootstrap_servers: str, topic: str) -> list[Message]:
     messages: list[Message] = []
     ends = end_offsets(bootstrap_servers, topic)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(messages) < sum(ends.values()) and time.monotonic() < deadline:
         messages += consumer.consume(10_000, timeout=0.1)
     consumer.close()

@@ -51,7 +51,7 @@ def test_stopped_driver_emits_nothing_after_its_leases_are_stale(live: Live) -> 
     command = [sys.executable, "-c", RUNNING, live.servers, str(live.settings.state_dir), bids.name, out.name]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as driver:
         try:
-            deadline = time.monotonic() + 180
+            deadline = time.monotonic() + 300
             while not live.records(out):
                 assert time.monotonic() < deadline, "the query did not start"
                 time.sleep(0.3)

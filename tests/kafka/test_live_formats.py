@@ -42,7 +42,7 @@ def _bytes(live: Live, topic: KafkaTopic | str) -> list[bytes]:
 
 def _until(condition: Callable[[], bool]) -> Callable[[Any], None]:
     def wait(run: Any) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not condition():
             assert not run.wait(0.05), "the queries have ended"
             assert time.monotonic() < deadline, "the condition did not come about in time"

@@ -114,7 +114,7 @@ def _commit(live: Live, flow: Flow) -> None:
 
 
 def _wait(run: Any, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert not run.wait(0.1), "the queries have ended"
         assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"

@@ -80,7 +80,7 @@ def _reported(live: Live) -> dict[str, tuple[str, bool]]:
 
 
 def _wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

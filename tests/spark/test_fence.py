@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def _wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -35,7 +35,7 @@ def _meeting(folder: Path, mine: str, other: str) -> Callable[[Any], Any]:
 
     def wait(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         (folder / mine).touch()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not (folder / other).exists():
             if time.monotonic() > deadline:
                 msg = f"{other} did not start"
@@ -204,7 +204,7 @@ def test_stages_are_stopped_by_a_signal(number: signal.Signals, tmp_path: Path) 
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while not all((tmp_path / name).exists() for name in ("1", "2")):
                 assert process.poll() is None
                 assert time.monotonic() < deadline

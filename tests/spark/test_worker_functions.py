@@ -54,7 +54,7 @@ class Calls:
 
     def wait_for(self, what: str) -> None:
         """Wait until it is the last call in each worker."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 300
         while any(calls[-1] != what for calls in self.by_worker.values()):
             assert time.monotonic() < end, self.by_worker
             time.sleep(0.05)
