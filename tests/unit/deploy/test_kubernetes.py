@@ -31,6 +31,9 @@ RESOURCES = [resource for name in KUSTOMIZATION["resources"] for resource in loa
 PLAIN = [resource for resource in RESOURCES if resource is not LIVE]
 (VALUES,) = load("dagster-values.yaml")
 (DEPLOYMENT,) = VALUES["dagster-user-deployments"]["deployments"]
+LAUNCHER = VALUES["runLauncher"]["config"]["customRunLauncher"]["config"]
+(PROXY,) = [resource for resource in PLAIN if resource["kind"] == "Deployment"]
+VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim"}  # of those that `restricted` allows
 SETTINGS = next(resource for resource in PLAIN if resource["kind"] == "ConfigMap")["data"]["settings.toml"]
 
 
@@ -41,7 +44,8 @@ def title(resource: Resource) -> str:
 def pod(role: str) -> Resource:
     """The pod template of the driver or of an executor, as a pod."""
     template = LIVE["spec"][role]["template"]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": role}, **template}
+    metadata = {"name": role, **template["metadata"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
 def container(role: str) -> Resource:
@@ -51,29 +55,63 @@ def container(role: str) -> Resource:
 
 
 def helm_pods() -> dict[str, Resource]:
-    """The chart's pods for the values: one per part."""
+    """The pods that the chart makes for the values, and those of Dagster's runs."""
     parts = {
         "webserver": VALUES["dagsterWebserver"],
         "daemon": VALUES["dagsterDaemon"],
         "code": DEPLOYMENT,
     }
-    kept = ("securityContext", "resources", "livenessProbe", "readinessProbe", "startupProbe", "volumeMounts")
-    return {
+    kept = ("securityContext", "resources", "livenessProbe", "readinessProbe", "volumeMounts")
+    pods = {
         name: {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": part["labels"]},
             "spec": {
                 "securityContext": part["podSecurityContext"],
-                "containers": [{"name": name, **{key: part[key] for key in kept if key in part}}],
-                "volumes": part.get("volumes", []),
+                "containers": [
+                    {"name": name, **{key: part[key] for key in kept if key in part}, **_startup(part)}
+                ],
+                "volumes": part["volumes"],
             },
         }
         for name, part in parts.items()
     }
+    run, inner = LAUNCHER["run_k8s_config"], LAUNCHER["run_k8s_config"]["container_config"]
+    pods["run"] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "run", **run["pod_template_spec_metadata"]},
+        "spec": {
+            "serviceAccountName": LAUNCHER["service_account_name"],
+            "securityContext": run["pod_spec_config"]["security_context"],
+            "containers": [
+                {
+                    "name": "run",
+                    "env": inner["env"],
+                    "resources": inner["resources"],
+                    "securityContext": inner["security_context"],
+                    "volumeMounts": inner["volume_mounts"],
+                }
+            ],
+            "volumes": run["pod_spec_config"]["volumes"],
+        },
+    }
+    return pods
 
 
-PODS = {"driver": pod("driver"), "executor": pod("executor"), **helm_pods()}
+def _startup(part: Resource) -> Resource:
+    probe = {key: value for key, value in part.get("startupProbe", {}).items() if key != "enabled"}
+    return {"startupProbe": probe} if probe else {}
+
+
+PODS = {
+    "driver": pod("driver"),
+    "executor": pod("executor"),
+    "proxy": {"apiVersion": "v1", "kind": "Pod", **PROXY["spec"]["template"]},
+    **helm_pods(),
+}
+PODS["proxy"]["metadata"]["name"] = "proxy"
 
 
 def test_kustomization_lists_every_resource() -> None:
@@ -99,16 +137,61 @@ def test_pod_is_valid_for_kubernetes(given: Resource) -> None:
 
 @pytest.mark.parametrize("given", PODS.values(), ids=PODS)
 def test_pod_is_not_root(given: Resource) -> None:
-    """It runs as the image's user, without capabilities, and that user owns the folders."""
+    """It runs as the user of its image, without capabilities, and that user owns the folders."""
     (inner,) = given["spec"]["containers"]
     outer = given["spec"]["securityContext"]
-    (user,) = re.findall(r"^USER (\d+):\d+$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    image = "proxy/Dockerfile" if given["metadata"]["name"] == "proxy" else "Dockerfile"
+    (user,) = re.findall(r"^USER (\d+):\d+$", (ROOT / "deploy" / image).read_text(), re.MULTILINE)
 
     assert outer["runAsNonRoot"] is True
-    assert outer["runAsUser"] == outer["fsGroup"] == int(user)
+    assert outer["runAsUser"] == int(user)
+    assert outer.get("fsGroup", int(user)) == int(user)
     assert inner["securityContext"] == {
-        "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize("given", PODS.values(), ids=PODS)
+def test_pod_conforms_to_pod_security_restricted(given: Resource) -> None:
+    """The namespace refuses others: no part of the host, seccomp, and volumes of the cluster."""
+    spec = given["spec"]
+    (labels,) = (each["metadata"]["labels"] for each in PLAIN if each["kind"] == "Namespace")
+
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "initContainers"}
+    assert not any("hostPort" in port for port in spec["containers"][0].get("ports", ()))
+    assert {key for volume in spec["volumes"] for key in volume if key != "name"} <= VOLUMES
+
+
+@pytest.mark.parametrize("given", PODS.values(), ids=PODS)
+def test_pod_can_write_where_its_programs_do(given: Resource) -> None:
+    """Its root file system is read-only, so that temporary files are in volumes of their own."""
+    (inner,) = given["spec"]["containers"]
+    written = {mount["mountPath"] for mount in inner["volumeMounts"] if not mount.get("readOnly")}
+    needed = {
+        "proxy": {"/tmp"},  # noqa: S108
+        "webserver": {"/tmp", "/home/flowcore", "/dagster"},  # noqa: S108
+        "daemon": {"/tmp", "/home/flowcore", "/dagster"},  # noqa: S108
+        "code": {"/tmp", "/home/flowcore", "/dagster", "/scratch", "/state"},  # noqa: S108
+        "run": {"/tmp", "/home/flowcore", "/dagster", "/scratch", "/state"},  # noqa: S108
+        "driver": {"/tmp", "/home/flowcore", "/scratch", "/state"},  # noqa: S108
+        "executor": {"/tmp", "/home/flowcore", "/scratch", "/state"},  # noqa: S108
+    }
+
+    assert written == needed[given["metadata"]["name"]]
+
+
+@pytest.mark.parametrize("given", PODS.values(), ids=PODS)
+def test_secrets_of_a_pod_are_references(given: Resource) -> None:
+    """No password is written in a manifest."""
+    entries = {entry["name"]: entry for entry in given["spec"]["containers"][0].get("env", ())}
+    secret = {name for name in entries if re.search("PASSWORD|USERNAME|SECRET|TOKEN", name)}
+
+    assert all(set(entries[name]["valueFrom"]) == {"secretKeyRef"} for name in secret)
+    assert given["metadata"]["name"] in ("webserver", "daemon", "executor", "code") or secret
 
 
 @pytest.mark.parametrize("given", PODS.values(), ids=PODS)
@@ -142,16 +225,20 @@ def test_settings_are_flowcores_and_name_the_folders_that_are_mounted() -> None:
 
 
 def test_driver_and_code_server_read_the_settings() -> None:
-    """Both mount the file; the live query also has the address of its Dagster."""
-    environment = {entry["name"]: entry["value"] for entry in container("driver")["env"]}
+    """Both mount the file; the live query also has the address to which it reports."""
+    environment = {entry["name"]: entry["value"] for entry in container("driver")["env"] if "value" in entry}
+    code = {entry["name"]: entry.get("value") for entry in DEPLOYMENT["env"]}
     (mounted,) = {
         mount["mountPath"] for mount in container("driver")["volumeMounts"] if mount["name"] == "settings"
     }
     file = environment.pop("FLOWCORE_SETTINGS")
 
-    assert file == f"{mounted}/settings.toml" == DEPLOYMENT["env"]["FLOWCORE_SETTINGS"]
-    port = VALUES["dagsterWebserver"]["service"]["port"]
-    assert Settings.of(environment=environment).dagster_url == f"http://dagster-webserver:{port}"
+    assert file == f"{mounted}/settings.toml" == code["FLOWCORE_SETTINGS"]
+    assert DEPLOYMENT["env"] == LAUNCHER["run_k8s_config"]["container_config"]["env"]
+    (service,) = [each for each in PLAIN if each["kind"] == "Service"]
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    address = f"http://{service['metadata']['name']}:{ports['reports']}"
+    assert Settings.of(environment=environment).dagster_url == address
 
 
 def test_live_query_is_a_command_that_exists() -> None:
@@ -193,16 +280,35 @@ def test_executors_have_the_connector_and_cores_for_real_time() -> None:
     assert executor["instances"] * executor["cores"] >= 2 + 2 + Settings().shuffle_partitions + 1
 
 
-def test_driver_may_manage_its_executors() -> None:
-    """Its account has a role of this namespace only."""
-    account = LIVE["spec"]["driver"]["serviceAccount"]
-    binding = next(resource for resource in PLAIN if resource["kind"] == "RoleBinding")
-    role = next(resource for resource in PLAIN if resource["kind"] == "Role")
+def test_driver_may_manage_its_executors_and_nothing_else() -> None:
+    """Its account has a role of this namespace; with these settings Spark touches nothing else."""
+    account, conf = LIVE["spec"]["driver"]["serviceAccount"], LIVE["spec"]["sparkConf"]
+    (binding,) = [resource for resource in PLAIN if resource["kind"] == "RoleBinding"]
+    (role,) = [resource for resource in PLAIN if resource["kind"] == "Role"]
+    rights = {rule["resources"][0]: set(rule["verbs"]) for rule in role["rules"]}
 
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert f"ServiceAccount/{account}" in {title(resource) for resource in PLAIN}
-    assert {"pods", "services", "configmaps"} <= set(role["rules"][0]["resources"])
+    assert rights == {
+        "pods": {"create", "get", "list", "watch", "delete", "deletecollection"},
+        "configmaps": {"create", "list", "delete", "deletecollection"},
+    }
+    # Otherwise it lists and deletes services and volume claims.
+    assert conf["spark.kubernetes.driver.service.deleteOnTermination"] == "false"
+    assert conf["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
+    assert conf["spark.kubernetes.driver.reusePersistentVolumeClaim"] == "false"
+
+
+def test_executors_have_no_token() -> None:
+    """Without an account of their own Spark would give them the driver's."""
+    account = LIVE["spec"]["executor"]["serviceAccount"]
+    (found,) = [each for each in PLAIN if title(each) == f"ServiceAccount/{account}"]
+
+    assert found["automountServiceAccountToken"] is False
+    assert pod("executor")["spec"]["automountServiceAccountToken"] is False
+    assert PODS["proxy"]["spec"]["automountServiceAccountToken"] is False
+    assert account != LIVE["spec"]["driver"]["serviceAccount"]
 
 
 def test_live_query_is_started_again_whatever_ends_it() -> None:
@@ -223,7 +329,7 @@ def test_dagster_is_set_up_as_elsewhere() -> None:
     assert _snake(VALUES["concurrency"]["pools"]) == here["concurrency"]["pools"]
     assert _snake(daemon["runRetries"]) == here["run_retries"]
     assert _snake(daemon["runMonitoring"]) == here["run_monitoring"]
-    assert DEPLOYMENT["includeConfigInLaunchedRuns"] == {"enabled": True}
+    assert DEPLOYMENT["includeConfigInLaunchedRuns"] == {"enabled": False}
 
 
 def _snake(values: Resource) -> Resource:
