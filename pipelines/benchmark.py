@@ -89,7 +89,8 @@ class Report:
             about = {
                 name: getattr(self, name) for name in ("name", "workload", "verified", "machine", "commit")
             }
-            click.echo(json.dumps({**about, "figures": figures, **self.ratios, **self.details}))
+            names = {"ratios": list(self.ratios)}
+            click.echo(json.dumps({**about, "figures": figures, **names, **self.ratios, **self.details}))
             return
         click.echo(f"{self.name}: {self.workload}\nmachine: {self.machine}\ncommit: {self.commit}")
         for f in self.figures:

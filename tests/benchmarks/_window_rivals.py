@@ -66,7 +66,7 @@ class Rivals:
             outputMode="Update",
             timeMode="EventTime",
         )
-        return self._run(case, sent, found, "update", None)
+        return self._run(case, sent, found, "update", "state per key")
 
     def _records(self, sent: Sent, batch: int) -> DataFrame:
         source = {
@@ -82,7 +82,7 @@ class Rivals:
             .select("r.*", F.timestamp_millis("r.at").alias("time"))
         )
 
-    def _run(self, case: Case, sent: Sent, frame: DataFrame, mode: str, checked: str | None) -> float:
+    def _run(self, case: Case, sent: Sent, frame: DataFrame, mode: str, who: str) -> float:
         out = self.new_topic()
         ensure_topics(self.servers, {out: PARTITIONS})
         value = F.to_json(F.struct(*frame.columns)).alias("value")
@@ -98,8 +98,7 @@ class Rivals:
         )
         query.awaitTermination()
         seconds = time.monotonic() - began
-        if checked:
-            check(case, sent, read(self.servers, out), checked)
+        check(case, sent, read(self.servers, out), who)
         return len(sent.columns) / seconds
 
 

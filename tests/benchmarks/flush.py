@@ -3,7 +3,9 @@
 The topic is filled before a run. The run ends when the reader, another process that keeps the latest value of
 each key in an SQLite table, has the maximum of every key. Without an interval, each micro-batch emits every
 key that it updated. Batches are small in the *output-bound* case, where nearly every record becomes an
-output, and large *otherwise*. `_flush_keys` measures many keys in one interval.
+output, and large *otherwise*. With an interval a batch takes all records that are there, whatever the limit
+of a batch: so the ratios compare few batches with many, and the batches of each contender are reported.
+`_flush_keys` measures many keys in one interval.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ class Run:
     records: int
     size: int
     reader_cpu_s: float
+    batches: int
 
 
 @click.command()
@@ -69,7 +72,7 @@ class Run:
 @click.option("--keys", type=int, help=f"Distinct keys. Default: {KEYS:,}; {MANY_KEYS:,} in case keys.")
 @click.option("--small", default=20_000, show_default=True, help="Records of an output-bound batch.")
 @click.option("--large", default=500_000, show_default=True, help="Records of a batch otherwise.")
-@click.option("--rounds", default=1, show_default=True, help="Counted runs of each contender.")
+@click.option("--rounds", default=3, show_default=True, help="Counted runs of each contender.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(  # noqa: PLR0917 - the options of the command
     case: str, records: int, keys: int | None, small: int, large: int, rounds: int, *, as_json: bool
@@ -111,6 +114,7 @@ def _measure(  # noqa: PLR0917 - the options of the command
                 label = f"{bound} {name}"
                 figures += [
                     Figures(label, "records/s", rates[name]),
+                    Figures(f"{label} batches", "batches", [run.batches for run in runs]),
                     Figures(f"{label} output", "records", [run.records for run in runs]),
                     Figures(f"{label} output bytes", "bytes", [run.size for run in runs]),
                     Figures(f"{label} reader", "s of processor time", [run.reader_cpu_s for run in runs]),
@@ -165,9 +169,10 @@ class _Bench:
             assert reader.stdout is not None
             reader.stdout.readline()
             began = time.monotonic()
-            with LiveRun(plan, context):
+            with LiveRun(plan, context) as live:
                 found: Mapping[str, Any] = json.loads(reader.stdout.readline() or "{}")
                 took = time.monotonic() - began
+                batches = sum(query.batches for query in live.progress())
         if not found:
             msg = f"the reader of {out} did not receive the maximum of every key within {LONGEST_S} s"
             raise RunError(msg)
@@ -175,7 +180,7 @@ class _Bench:
         if seconds and written > self.keys * (int(took / seconds) + 1):
             msg = f"{written:,} outputs of {self.keys:,} keys in {took:.1f} s, too many for {seconds} s each"
             raise RunError(msg)
-        done = Run(took, written, found["bytes"], found["cpu_s"])
+        done = Run(took, written, found["bytes"], found["cpu_s"], batches)
         self.runs.setdefault((batch, seconds), []).append(done)
         return done
 

@@ -38,6 +38,7 @@ CHECKPOINT_S, LIVE_CHECKPOINT_S = 10, 60
 _POLL_S, _QUIET_S, _LONGEST_QUIET_S = 0.25, 4.0, 240.0
 RATE = 1_000.0
 PAUSE_MS = 100.0
+_LIVE_MS = 1_000.0
 _TAIL_CHARACTERS = 1_500
 
 
@@ -147,6 +148,7 @@ class Site:
         ):
             try:
                 _wait(lambda: results.count(job.sink) > 0, _LONGEST_QUIET_S, processes)
+                _wait(lambda: self._is_live(results, job.sink), _LONGEST_QUIET_S, processes)
                 time.sleep(warm_up_s)
                 processes.sample()
                 processes.watches_memory = False  # it would be seen in the latency
@@ -166,6 +168,12 @@ class Site:
             msg = f"its results are wrong: {answer}"
             raise RunError(msg)
         return _summarize(results.since(job.sink, 0), from_us, answer, began_ms, processes)
+
+    @staticmethod
+    def _is_live(results: Collector, topic: str) -> bool:
+        """Whether the bids that arrived during the start are done."""
+        recent = results.since(topic, time.time_ns() // 1_000 - 500_000)
+        return bool(recent) and latencies_ms(recent).max() < _LIVE_MS
 
     @property
     def _port(self) -> int:
@@ -246,7 +254,8 @@ def _summarize(
 ) -> Latency:
     """The latency of the bids that were sent from this time on."""
     latency = latencies_ms(received, from_us)
-    times_s = np.array([time_us // 1_000_000 for time_us, _ in received])[-len(latency) :]
+    # Results come in the order of the bids of each partition, so the last ones are those that count.
+    sent_s = (np.array([time_us for time_us, _ in received])[-len(latency) :] - latency * 1_000) // 1_000_000
     p50, p99 = (float(value) for value in np.percentile(latency, [50, 99]))
     return Latency(
         outputs=answer.outputs,
@@ -254,7 +263,7 @@ def _summarize(
         p50_ms=p50,
         p99_ms=p99,
         max_ms=float(latency.max()),
-        slow_seconds=len(np.unique(times_s[latency > PAUSE_MS])),
+        slow_seconds=len(np.unique(sent_s[latency > PAUSE_MS])),
         peak_mb=processes.peak_mb(),
         cpu_s=processes.cpu_s(now_ms()),
     )
