@@ -14,7 +14,7 @@ import dagster as dg
 
 from flowcore.errors import ConfigurationError
 
-__all__ = ["DeployedResource", "check_launch"]
+__all__ = ["DeployedResource", "check_launch", "refused_keys"]
 
 _ALLOWED = {"ops", "execution", "loggers"}
 _SCAFFOLD = 3  # resources.NAME.config: an empty mapping up to there sets nothing
@@ -41,12 +41,7 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: It has another section than those, or configures a resource.
     """
-    refused = [
-        ".".join(path)
-        for section, content in run_config.items()
-        if section not in _ALLOWED
-        for path in _paths(content, (section,))
-    ]
+    refused = refused_keys(run_config)
     if not refused:
         return
     msg = (
@@ -57,6 +52,20 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
         "calls definitions(...), in the file that FLOWCORE_SETTINGS names, or in a variable FLOWCORE_*"
     )
     raise ConfigurationError(msg)
+
+
+def refused_keys(run_config: Mapping[str, Any]) -> list[str]:
+    """The keys of a run configuration that a launch may not set.
+
+    >>> refused_keys({"resources": {"spark": {"config": {"spark_config": {"spark.jars": "a.jar"}}}}})
+    ['resources.spark.config.spark_config.spark.jars']
+    """
+    return [
+        ".".join(path)
+        for section, content in run_config.items()
+        if section not in _ALLOWED
+        for path in _paths(content, (section,))
+    ]
 
 
 def _paths(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 
 from flowcore.dagster import restarts
+from flowcore.dagster.launches import refused_keys
 from flowcore.dagster.names import identifier, live_key
 from flowcore.dagster.old_runs import remove_old_runs
 from flowcore.dagster.restarts import Fate, RestartPolicy
@@ -133,6 +134,8 @@ def _decide(
     records = instance.get_run_records(
         dg.RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1
     )
+    # A run that was refused for its configuration did not begin, and says nothing about the stream.
+    records = [record for record in records if not refused_keys(record.dagster_run.run_config)]
     attempts = [_attempt(instance, record, None if number else key) for number, record in enumerate(records)]
     if attempts and attempts[0].fate is Fate.CRASHED:  # only then it matters why they did
         attempts = [

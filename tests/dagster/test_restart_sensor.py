@@ -132,6 +132,22 @@ def test_crashed_run_is_launched_again_as_it_was(supervised: Supervised) -> None
     }  # fmt: skip
 
 
+def test_refused_launch_is_not_repeated_and_does_not_end_supervision(supervised: Supervised) -> None:
+    """It set Spark's options, so it failed before it began; the crashed run before it is launched again."""
+    crashed = supervised.start()
+    supervised.crash(crashed)
+    hostile = {"resources": {"spark": {"config": {"spark_config": {"spark.jars": "/evil.jar"}}}}}
+    refused = supervised.instance.create_run_for_job(
+        LIVE, run_config=CONFIG | hostile, status=DagsterRunStatus.STARTING
+    )
+    supervised.crash(refused)
+
+    (request,) = supervised.tick().run_requests or []
+
+    assert request.run_config == CONFIG
+    assert request.run_key == crashed.run_id
+
+
 def test_crash_is_reported_once(supervised: Supervised) -> None:
     """The asset check `running` fails at each crash; the run itself reports that it passes."""
     run = supervised.start()
