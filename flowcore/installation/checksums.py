@@ -1,5 +1,7 @@
 """SHA-256 of every jar that flowcore brings, pinned in `jars.sha256` beside this file.
 
+`deploy/pin_jars.py` writes that file.
+
 A jar is code that runs with a flow's passwords. So jars are compared after their download, and once in each
 process that uses them. The connector's 10 MB take 0.04 s and the broker's 45 MB 0.13 s, so that no result is
 remembered on disk, where it could be changed too.
@@ -17,7 +19,7 @@ _PINS = Path(__file__).with_name("jars.sha256")
 def pinned_jars() -> dict[str, str]:
     """The SHA-256 of each jar, by ``configuration/name``."""
     lines = (line.split() for line in _PINS.read_text().splitlines())
-    return {path: digest for digest, path in lines}
+    return {path: digest for digest, path, _coordinates in lines}
 
 
 def find_unpinned(folder: Path, configuration: str) -> str | None:

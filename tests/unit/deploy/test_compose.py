@@ -108,6 +108,23 @@ def test_service_has_an_image_of_a_fixed_version(service: dict[str, Any]) -> Non
     assert not re.search(r"[.:]", name.split("/")[0]) or "/" not in name
 
 
+def test_images_can_be_pinned_by_digest() -> None:
+    """Each image that is not built here is a variable, whose default is that of the example."""
+    defaults = dict(re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", TEXT))
+    arguments = [service["build"]["args"] for service in SERVICES.values() if "build" in service]
+
+    assert defaults == {name: image for name, image in GIVEN.items() if name.endswith("_IMAGE")}
+    assert re.findall(r"^ +image: ([^$\n]+)", TEXT, re.MULTILINE) == ["flowcore", "flowcore-proxy"]
+    assert all("BASE" in each for each in arguments)
+
+
+def test_grafana_has_the_fixes_that_are_known() -> None:
+    """Versions up to 12.3.0 can be stopped by anyone who reaches them (CVE-2026-21720)."""
+    version = GIVEN["GRAFANA_IMAGE"].partition(":")[2]
+
+    assert tuple(map(int, version.split("."))) > (12, 3, 0)
+
+
 @each_service
 def test_files_of_a_service_exist(service: dict[str, Any]) -> None:
     """Mounted project files exist and are mounted read-only."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,39 @@ def test_image_has_a_supported_java_and_no_root() -> None:
 
     assert OLDEST <= int(java) <= NEWEST
     assert re.findall(r"^USER (.+)$", TEXT, re.MULTILINE) == ["10001:10001"]
+
+
+@pytest.mark.parametrize("name", ["image", "build"])
+def test_locks_of_the_image_are_parts_of_the_lock(name: str) -> None:
+    """The image has the versions and hashes that were tested."""
+    whole, part = (
+        re.findall(r"^\S.*(?:\n    .*)*", path.read_text(), re.MULTILINE)
+        for path in (ROOT / "requirements.lock", ROOT / f"deploy/{name}.lock")
+    )
+
+    assert set(part) <= set(whole)
+    assert all("--hash=sha256:" in each for each in part)
+
+
+def test_image_has_the_packages_that_flowcore_needs() -> None:
+    """Each dependency of flowcore and of its two extras is in the image's lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["dagster"], *extras["containers"]]
+    locked = re.findall(r"^(\S+)==", (ROOT / "deploy/image.lock").read_text(), re.MULTILINE)
+
+    assert {re.split(r"[<>=]", each)[0] for each in needed} <= set(locked)
+
+
+def test_nothing_is_installed_without_a_hash() -> None:
+    """In the image and by `deploy/setup` each command that downloads has a lock, and no build is isolated."""
+    text = TEXT + (ROOT / "deploy/setup").read_text()
+    commands = re.findall(r"pip (?:install|sync)(?:[^\\\n]|\\\n)*", text)
+    ours = [each for each in commands if "flowcore-*.whl" in each or "--editable" in each]
+
+    assert len(commands) > len(ours) == 2
+    assert all("--require-hashes" in each for each in commands if each not in ours)
+    assert all("--no-deps" in each or "--no-build-isolation" in each for each in commands)
 
 
 @pytest.fixture

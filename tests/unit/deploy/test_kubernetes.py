@@ -256,7 +256,7 @@ def test_live_query_is_a_command_that_exists() -> None:
     assert f"\npyspark=={spec['sparkVersion']} " in lock
     (packages,) = re.findall(r"SPARK_HOME=(\S+)/pyspark", dockerfile)
     assert spec["mainApplicationFile"] == f"local://{packages}/flowcore/cli/main.py"
-    assert re.search(rf"FROM python:{packages.split('/python')[1].split('/')[0]}-", dockerfile)
+    assert re.search(rf"ARG BASE=python:{packages.split('/python')[1].split('/')[0]}-", dockerfile)
     assert flowcore.get_command(context, command) is not None
     found = getattr(__import__(module, fromlist=[name]), name)
     _, probe, looked_at, option = container("driver")["livenessProbe"]["exec"]["command"]

@@ -58,7 +58,9 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java.shutil, "which", lambda _name: None)
     pins = tmp_path / "jars.sha256"
-    pins.write_text("".join(f"{JAR_SHA256}  {conf}/kafka-clients-3.9.2.jar\n" for conf in CONFIGURATIONS))
+    pins.write_text(
+        "".join(f"{JAR_SHA256}  {conf}/kafka-clients-3.9.2.jar  a:b:1\n" for conf in CONFIGURATIONS)
+    )
     monkeypatch.setattr(checksums, "_PINS", pins)
 
 
@@ -176,7 +178,8 @@ def test_pinned_jars_are_those_of_the_list_that_ivy_resolves() -> None:
     lines = (folder / "jars.sha256").read_text().splitlines()
 
     assert {f"{conf}/{name}-{rev}.jar" for name, rev, conf in named} <= {line.split()[1] for line in lines}
-    assert all(re.fullmatch(r"[0-9a-f]{64}  (connector|broker)/\S+\.jar", line) for line in lines)
+    form = re.compile(r"[0-9a-f]{64}  (connector|broker)/(\S+)-(\S+)\.jar  \S+:\2:\3")
+    assert all(form.fullmatch(line) for line in lines)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3], ids=["cache", "jars", "version", "configuration"])
@@ -356,7 +359,7 @@ def test_setup_names_the_command_when_python_is_missing(tmp_path: Path) -> None:
     (clone / "deploy").mkdir(parents=True)
     programs.mkdir()
     (clone / "deploy/setup").write_bytes((ROOT / "deploy/setup").read_bytes())
-    for name in ("requirements.lock", "pyproject.toml"):
+    for name in ("requirements.lock", "pyproject.toml", "deploy/build.lock"):
         (clone / name).write_text("")
     for name in ("dirname", "cat", "sha256sum", "cut", "id"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
