@@ -16,6 +16,7 @@ from flowcore.api.operators import (
     Filter,
     FlatMap,
     Join,
+    JoinRegular,
     Map,
     MapBatches,
     Operator,
@@ -63,6 +64,8 @@ def find_deleted(node: Operator) -> str | None:
             return None
         case RetractingAggregate():
             return IS_DELETED if node.by else None
+        case JoinRegular():
+            return IS_DELETED if node.updating else None
         case Read(written_by=cut) if cut is not None:
             found = find_deleted(cut.inputs[0])
         case Select() if found := find_deleted(node.inputs[0]):

@@ -16,10 +16,12 @@ from flowcore.api.operators import (
     JoinRegular,
     JoinType,
     JoinWindow,
+    MapBatches,
+    Operator,
 )
 from flowcore.api.resolution import resolve_join
-from flowcore.api.stateful import LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
-from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, StreamJoinType
+from flowcore.api.stateful import IS_DELETED, LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
+from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, ROW_ID, StreamJoinType
 from flowcore.api.window_assigners import Tumbling, build_assigner
 from flowcore.windows import TumblingWindows
 from flowcore.windows.config import LateRecords
@@ -45,12 +47,15 @@ class JoiningStream(KeyedStream):
         The output has the columns of the left, then those of the right without the ones joined on.
         A bounded stream that is joined to an unbounded one is read to its end first, before any record of
         the unbounded stream. Two unbounded streams are joined as their records arrive; a pair has no
-        timestamp, and a null in a column joined on equals nothing.
+        timestamp, and a null in a column joined on equals nothing. If ``how`` has records without partner,
+        they are emitted at once, and deleted when a partner arrives: the output is updating by its column
+        ``row_id``, and the last column, ``is_deleted``, is true where a row is deleted. `write` makes a
+        tombstone of it.
 
         Args:
             on: Column, columns, or ``{left column: right column}`` that must be equal.
-            how: ``inner``, ``left``, ``semi`` or ``anti``; with a bounded left also ``right``, ``full``; of
-                two unbounded streams ``inner`` or ``semi``.
+            how: ``inner``, ``left``, ``semi`` or ``anti``; with a bounded left, or two unbounded streams,
+                also ``right``, ``full``.
             ttl: Only of two unbounded streams, and needed there: how long after its arrival a record is
                 kept for partners, in processing time; None for ever.
 
@@ -62,7 +67,9 @@ class JoiningStream(KeyedStream):
         name = name or self.graph.free_name("join")
         if not left.bounded and not right.bounded:
             ttl_ms = checks.ttl_ms(name, checks.require_ttl(name, ttl))
-            fields = self._join_fields(other, name, on, how, ("inner", "semi"), attributes, timed=False)
+            fields = self._join_fields(other, name, on, how, get_args(JoinType), attributes, timed=False)
+            if how not in ("inner", "semi"):
+                fields |= _changing_rows(name, fields["columns"], left, right)
             return self.append(JoinRegular(**fields, ttl_ms=ttl_ms))
         checks.require_join(left, right, name, how, ttl)
         fields = self._pair_fields(other, name, on, how, attributes)
@@ -279,3 +286,17 @@ class JoiningStream(KeyedStream):
             columns += tuple(each for each in right.columns if each.lower() not in used)
         fields = self._fields(name, attributes, inputs=(left, right), columns=columns)
         return {**fields, "on": pairs, "how": how}
+
+
+def _changing_rows(name: str, columns: tuple[str, ...], left: Operator, right: Operator) -> dict[str, Any]:
+    """The fields of a join whose unmatched rows are deleted when a partner arrives."""
+    for side in (left, right):
+        batches = next((each for each in side.upstream if isinstance(each, MapBatches)), None)
+        if batches is not None:
+            checks.refuse(
+                f"operator {name!r}: records of {batches.name!r} have no id: it would not be known which row "
+                "a partner deletes; use flat_map, or how='inner'"
+            )
+    found = (*columns, ROW_ID, IS_DELETED)
+    checks.require_distinct(name, found)
+    return {"columns": found, "key": (ROW_ID,), "updating": True}

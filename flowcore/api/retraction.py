@@ -7,7 +7,7 @@ from typing import ClassVar
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace_each, trace_to_all
-from flowcore.api.stateful import StatefulOperator
+from flowcore.api.stateful import IS_DELETED, StatefulOperator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.windows.built_in import BuiltIn
 
@@ -15,8 +15,6 @@ __all__ = ["CHANGE_COLUMN", "IS_DELETED", "ChangelogNormalize", "DistinctAggrega
 
 CHANGE_COLUMN = "_flowcore_change"
 """The last column of a changelog: 1 where a row is inserted, -1 where it is retracted."""
-IS_DELETED = "is_deleted"
-"""The last column of an aggregate with groups that may lose all their rows: true where one has."""
 
 
 class _Retraction(StatefulOperator):

@@ -17,6 +17,7 @@ from flowcore.windows.config import LateRecords
 
 __all__ = [
     "AGGREGATE_INSTEAD",
+    "IS_DELETED",
     "LATE_LEFT_OUTPUT",
     "LATE_OUTPUT",
     "LATE_RIGHT_OUTPUT",
@@ -32,6 +33,8 @@ AGGREGATE_INSTEAD = "use aggregate(by=...) instead of {name}, if its windows and
 """What makes real-time mode possible instead of a window or a process function."""
 LATE_OUTPUT = "late"
 """The side output of records that came too late for all their windows, or for their place in an order."""
+IS_DELETED = "is_deleted"
+"""The last column of an operator that may delete rows it has emitted: true where it does."""
 LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT = "late_left", "late_right"
 """The side outputs of late records of the two sides of a join."""
 

@@ -10,12 +10,19 @@ from flowcore.api.event_time_operator import emitted_by_watermark
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace_each, trace_pairs
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT, StatefulOperator, late_outcome
+from flowcore.api.stateful import (
+    IS_DELETED,
+    LATE_LEFT_OUTPUT,
+    LATE_RIGHT_OUTPUT,
+    StatefulOperator,
+    late_outcome,
+)
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.windows.config import LateRecords
 
 __all__ = [
     "JOIN_WINDOW_COLUMNS",
+    "ROW_ID",
     "JoinAsOf",
     "JoinInterval",
     "JoinLatest",
@@ -26,6 +33,8 @@ __all__ = [
 ]
 
 StreamJoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
+ROW_ID = "row_id"
+"""The column before `IS_DELETED` in the output of a regular outer join: the key of a row."""
 JOIN_WINDOW_COLUMNS = ("window_start", "window_end")
 """The last columns of the output of a window join: TIMESTAMPs."""
 
@@ -43,7 +52,7 @@ class _Joined(Protocol):
     def how(self) -> str: ...
 
 
-def join_types(join: _Joined) -> Mapping[str, str]:
+def join_types(join: _Joined) -> dict[str, str]:
     """The types of the columns of a join that declarations say."""
     left, right = join.inputs
     kept = {column.lower() for column in left.columns}
@@ -278,7 +287,10 @@ class JoinLatest(StreamJoin):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class JoinRegular(StreamJoin):
-    """Partners may arrive at any time while both are kept; ``how`` is ``inner`` or ``semi``.
+    """Partners may arrive at any time while both are kept.
+
+    If it emits unmatched records, they are deleted when a partner arrives: it is updating by `ROW_ID`, and
+    its last column `IS_DELETED` is true where a row is deleted.
 
     Attributes:
         ttl_ms: How long a record is kept after its arrival, in processing time; None for ever.
@@ -301,6 +313,15 @@ class JoinRegular(StreamJoin):
 
     def state_values(self) -> str:
         return f"rows of both sides, {self.how}, in processing time"
+
+    def types(self) -> Mapping[str, str]:
+        return join_types(self) | ({ROW_ID: "STRING", IS_DELETED: "BOOLEAN"} if self.updating else {})
+
+    def own_emission(self) -> Decision:
+        if not self.updating:
+            return StreamJoin.own_emission(self)
+        why = "an unmatched record is emitted at once, and deleted when its first partner arrives"
+        return Decision("when a record arrives", (why,))
 
     def unbounded_state(self) -> Decision | None:
         if self.ttl_ms is not None:

@@ -248,10 +248,9 @@ def require_stream_join(
             "columns; rename those of one side with select('... as ...')"
         )
     if how not in allowed:
-        instead = "" if timed else ", or use join_interval, whose records cannot find a partner later"
         refuse(
             f"operator {name!r}: how={how!r}: there is no such join of streams; pass one of "
-            f"{', '.join(allowed)}{instead}"
+            f"{', '.join(allowed)}"
         )
     for side in (left, right):
         if side.updating:

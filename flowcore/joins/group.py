@@ -23,7 +23,7 @@ from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows, timestamps_of
 from flowcore.keyed.key_index import Ints, KeyIndex, factorize_keys, to_python_keys
 from flowcore.keyed.operator import KeyGroup, StepOutputs
-from flowcore.keyed.output_columns import LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
+from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 
 __all__ = ["LEFT", "RIGHT", "JoinConfig", "JoinGroup", "shift_times"]
 
@@ -92,9 +92,18 @@ class JoinConfig:
             fields.append(pa.field(name, self.rows.field(column).type))
         late = ((LATE_LEFT, self.late_left), (LATE_RIGHT, self.late_right))
         return {
-            RESULTS: pa.schema([*fields, pa.field(TIMESTAMP, pa.int64())]),
+            RESULTS: pa.schema([*fields, pa.field(TIMESTAMP, pa.int64()), *self._change_fields]),
             **{name: pa.schema([self.rows.field(each) for each in names or ()]) for name, names in late},
         }
+
+    @property
+    def retracts(self) -> bool:
+        """Whether an unmatched row is emitted before it is known to stay so, and deleted if it does not."""
+        return False
+
+    @property
+    def _change_fields(self) -> list[pa.Field[Any]]:
+        return [pa.field(DELETED, pa.bool_())] if self.retracts else []
 
     @property
     def keeps_unmatched(self) -> tuple[bool, bool]:
@@ -202,18 +211,25 @@ class JoinGroup(KeyGroup, Generic[Config]):
 
     def _emit(self, left: pa.RecordBatch, right: pa.RecordBatch, times_ms: Ints, out: StepOutputs) -> None:
         """Emit pairs, from the columns that are stored of each side; the key is that of the left."""
-        columns = [*left.columns, *right.columns[len(self._config.keys) :], self._timestamps(times_ms)]
+        columns = [*left.columns, *right.columns[len(self._config.keys) :], *self._last_columns(times_ms)]
         out.rows(RESULTS, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
-    def _emit_alone(self, side: int, rows: pa.RecordBatch, times_ms: Ints, out: StepOutputs) -> None:
-        """Emit unmatched rows, from the columns that are stored."""
+    def _emit_alone(
+        self, side: int, rows: pa.RecordBatch, times_ms: Ints, out: StepOutputs, *, deleted: bool = False
+    ) -> None:
+        """Emit or delete unmatched rows, from the columns that are stored."""
         keys = len(self._config.keys)
         mine = rows.columns[keys:]
         other = self._sides[1 - side].rows.schema
         nulls = [pa.nulls(rows.num_rows, field.type) for field in [*other][keys:]]
         values = [*mine, *nulls] if side == LEFT else [*nulls, *mine]
-        columns = [*rows.columns[:keys], *values, self._timestamps(times_ms)]
+        columns = [*rows.columns[:keys], *values, *self._last_columns(times_ms, deleted=deleted)]
         out.rows(RESULTS, pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def _last_columns(self, times_ms: Ints, *, deleted: bool = False) -> list[pa.Array[Any]]:
+        """The columns of emitted rows after those of both sides."""
+        changes = [pa.array(np.full(len(times_ms), deleted))] if self._config.retracts else []
+        return [self._timestamps(times_ms), *changes]
 
     def _reject(
         self,

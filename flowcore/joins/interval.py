@@ -14,7 +14,8 @@ that arrives.
 
 In processing time, the timestamp of a row is the time of its batch, and the clock is the watermark: an
 interval of the same length in both directions is the time to live of a regular join. No row is late then, and
-pairs have no timestamp.
+pairs have no timestamp. An unmatched row is emitted in the step in which it arrives, and deleted when its
+first partner arrives. What has been emitted stays when a row is removed.
 
 Times are integer milliseconds since the epoch, UTC.
 
@@ -44,8 +45,8 @@ class IntervalJoin(JoinConfig):
     """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`.
 
     Attributes:
-        time: ``"event"``: the timestamps of rows, and watermarks; ``"processing"``: processing time, for
-            ``how="inner"`` and ``"semi"``. Then timestamps are not read.
+        time: ``"event"``: the timestamps of rows, and watermarks; ``"processing"``: processing time. Then
+            timestamps are not read.
         before_ms: How much earlier than the left row a right row is at most, 0 or more.
         after_ms: How much later than the left row a right row is at most, 0 or more.
     """
@@ -62,8 +63,14 @@ class IntervalJoin(JoinConfig):
     @property
     def watermark_delay_ms(self) -> int:
         """How much older than the watermark an emitted unmatched row may be."""
+        if self.retracts:
+            return 0
         left, right = self.keeps_unmatched
         return max(self.after_ms * left, self.before_ms * right)
+
+    @property
+    def retracts(self) -> bool:
+        return self.time == "processing" and any(self.keeps_unmatched)
 
     def partners_ms(self, side: int, times_ms: Ints) -> tuple[Ints, Ints]:
         """The first and the last timestamp of the partners that rows of a side may have."""
@@ -82,6 +89,11 @@ class IntervalJoin(JoinConfig):
 class IntervalJoinGroup(JoinGroup[IntervalJoin]):
     """A key group."""
 
+    def __init__(self, config: IntervalJoin) -> None:
+        super().__init__(config)
+        self._first_new = (0, 0)
+        """The places of the first rows of this step, by side."""
+
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         if self._config.time == "processing":
             # Rows of this time can still come; a clock that was set back waits.
@@ -96,7 +108,7 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         self._watermark_ms = watermark_ms
         for number, side in enumerate(self._sides):
             places = side.end(watermark_ms)
-            if self._keeps[number] and len(places):
+            if self._keeps[number] and len(places) and not self._config.retracts:
                 self._emit_alone(number, side.rows.take(places), side.times_ms[places], out)
         self._remove_ended()
 
@@ -130,7 +142,7 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         """Emit the pairs of new rows with stored rows and with each other."""
         left, right = self._sides
         new_left, new_right = (np.flatnonzero(mine) for mine in (~is_right, is_right))
-        first_left, first_right = len(left), len(right)
+        first_left, first_right = self._first_new = len(left), len(right)
         self._add(RIGHT, rows, new_right, codes, times_ms)
         found_right = right.find(codes[new_left], *self._config.partners_ms(LEFT, times_ms[new_left]))
         found_left = left.find(codes[new_right], *self._config.partners_ms(RIGHT, times_ms[new_right]))
@@ -139,18 +151,37 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
             self._emit_pairs(first_left + probing, places, out)
         for probing, places in found_left.pairs():
             self._emit_pairs(places, first_right + probing, out)
+        if self._config.retracts:
+            for side in (LEFT, RIGHT):
+                self._emit_unmatched(side, out)
 
     def _emit_pairs(self, left_places: Ints, right_places: Ints, out: StepOutputs) -> None:
         left, right = self._sides
-        if self._config.how in ("semi", "anti"):
+        if self._config.how == "semi":
             new = left.match(left_places)
-            if self._config.how == "semi" and len(new):
+            if len(new):
                 self._emit_alone(LEFT, left.rows.take(new), left.times_ms[new], out)
             return
-        taken = []
-        for side, places, keeps in zip(self._sides, (left_places, right_places), self._keeps, strict=True):
-            if keeps:
-                side.match(places)
-            taken.append(side.rows.take(places))
+        for side, places in ((LEFT, left_places), (RIGHT, right_places)):
+            if self._keeps[side]:
+                self._match(side, places, out)
+        if self._config.how == "anti":
+            return
+        taken = [left.rows.take(left_places), right.rows.take(right_places)]
         times_ms = np.maximum(left.times_ms[left_places], right.times_ms[right_places])
         self._emit(taken[LEFT], taken[RIGHT], times_ms, out)
+
+    def _match(self, number: int, places: Ints, out: StepOutputs) -> None:
+        """Remember that rows have a partner; delete those of earlier steps that were emitted without."""
+        side = self._sides[number]
+        new = side.match(places)
+        new = new[new < self._first_new[number]]
+        if self._config.retracts and len(new):
+            self._emit_alone(number, side.rows.take(new), side.times_ms[new], out, deleted=True)
+
+    def _emit_unmatched(self, number: int, out: StepOutputs) -> None:
+        """Emit the rows of this step that have no partner."""
+        side = self._sides[number]
+        places = side.unmatched(self._first_new[number])
+        if self._keeps[number] and len(places):
+            self._emit_alone(number, side.rows.take(places), side.times_ms[places], out)

@@ -110,6 +110,10 @@ class SideRows:
         self._unsaved[new] = True
         return new
 
+    def unmatched(self, first: int) -> Ints:
+        """The places of rows without partner, from a place on."""
+        return first + np.flatnonzero(~self._matched[first:])
+
     def end(self, watermark_ms: int) -> Ints:
         """End the rows for which no partner can come any more; return the places of those without partner.
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 __all__ = [
-    "END", "FIRING", "IS_LATE", "LATE", "LATE_LEFT", "LATE_RIGHT", "ORDINAL", "RESULTS", "START", "TIMESTAMP",
-    "WINDOW_FIELDS",
+    "DELETED", "END", "FIRING", "IS_LATE", "LATE", "LATE_LEFT", "LATE_RIGHT", "ORDINAL", "RESULTS", "START",
+    "TIMESTAMP", "WINDOW_FIELDS",
 ]  # fmt: skip
 
 RESULTS = "results"
@@ -27,6 +27,9 @@ WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (
     (IS_LATE, pa.bool_()),
 )
 """Columns of window results after the key and the values."""
+
+DELETED = "@deleted"
+"""True where a row deletes an earlier one, in the results of operators that take rows back."""
 
 ORDINAL = "@ordinal"
 """The position of an output among the outputs of one call."""

@@ -21,16 +21,14 @@ from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
 from flowcore.keyed.operator import KeyGroup, StepOutputs
-from flowcore.keyed.output_columns import RESULTS
+from flowcore.keyed.output_columns import DELETED, RESULTS
 from flowcore.ranking.kept_rows import KeptRows
 from flowcore.retraction.totals import Argument, Total
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.columnar.accumulators import result_type
 
-__all__ = ["DELETED", "RetractingAggregates", "RetractingGroup"]
+__all__ = ["RetractingAggregates", "RetractingGroup"]
 
-DELETED = "@deleted"
-"""The column that is true where a group has no rows any more."""
 _ROWS = "@rows"
 _VALUE, _COUNT = "@value", "@count"
 _KEYS_PER_PIECE = 1 << 15

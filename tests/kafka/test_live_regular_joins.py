@@ -68,3 +68,41 @@ def test_records_expire_by_processing_time(live: Live) -> None:
 
     assert live.values(out) == []
     assert [row["item"] for row in live.values(first)] == ["a"]
+
+
+def test_outer_rows_are_deleted_when_a_partner_arrives(live: Live) -> None:
+    """The topic is the join of what has arrived, an aggregate counts it, and a repeat changes neither."""
+    orders = live.topic("orders", schema="id BIGINT, item STRING")
+    payments = live.topic("payments", schema="id BIGINT, amount BIGINT")
+    out, counts, unpaid = live.topic("out"), live.topic("counts"), live.topic("unpaid")
+    flow = Flow("shop")
+    left, right = flow.read("orders", orders), flow.read("payments", payments)
+    rows = left.join(right, on="id", how="full", ttl=None, name="rows")
+    rows.write("out", out)
+    rows.aggregate(by="item", n="count(*)", amount="sum(amount)", name="per_item").write("counts", counts)
+    anti = left.join(right, on="id", how="anti", ttl=timedelta(hours=1), name="none")
+    anti.select("id", "is_deleted").write("unpaid", unpaid, key="id", deleted="is_deleted")
+    live.send(orders, {"id": 1, "item": "a"}, {"item": "b"}, {"id": 2, "item": "a"}, partitions=2)
+    live.send(payments, {"id": 3, "amount": 30}, {"id": 1, "amount": 10})
+    live.run(flow)
+    live.send(payments, {"id": 1, "amount": 11}, {"id": 2, "amount": 20})
+    live.send(orders, {"id": 3, "item": "c"}, partitions=2)
+    live.run(flow)
+
+    for _ in range(2):
+        table = [(row.get("id"), row.get("item"), row.get("amount")) for row in _table(live, out)]
+        pairs = [(1, "a", 10), (1, "a", 11), (2, "a", 20), (3, "c", 30)]
+        assert sorted(table, key=str) == sorted([*pairs, (None, "b", None)], key=str)
+        sums = {(row["item"], row["n"], row.get("amount")) for row in _table(live, counts)}
+        assert sums == {("a", 3, 41), ("b", 1, None), ("c", 1, 30)}
+        assert _table(live, unpaid) == [{}]  # the order without id
+        live.forget_last_batch("shop", "orders-batches")
+        live.run(flow)
+    ids = {(record.id, record.value) for record in live.records(out)}
+    assert len(ids) == len({name for name, _ in ids}) == len(pairs) + 1 + 2 * 2
+
+
+def _table(live: Live, topic: KafkaTopic) -> list[dict[str, Any]]:
+    """The last row of each key that is not deleted."""
+    last = {record.key: record for record in live.records(topic)}
+    return [record.json for record in last.values() if record.value is not None]

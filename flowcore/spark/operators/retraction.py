@@ -7,9 +7,9 @@ import pyarrow as pa
 from flowcore.api.operators import ChangelogNormalize, DistinctAggregate, RetractingAggregate
 from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
 from flowcore.errors import PlanError
-from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
+from flowcore.keyed.output_columns import DELETED, RESULTS, TIMESTAMP
 from flowcore.ranking.keyed import is_sortable
-from flowcore.retraction.aggregates import DELETED, RetractingAggregates
+from flowcore.retraction.aggregates import RetractingAggregates
 from flowcore.retraction.changelog import CHANGE, Changelog
 from flowcore.retraction.totals import is_summable
 from flowcore.spark.frame.branches import Branch, BranchedFrame

@@ -20,14 +20,15 @@ from flowcore.api.operators import (
     SideOutput,
     StreamJoin,
 )
-from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS
+from flowcore.api.stateful import IS_DELETED
+from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, ROW_ID
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import PlanError
 from flowcore.joins.asof import AsOfJoin
 from flowcore.joins.group import JoinConfig
 from flowcore.joins.interval import IntervalJoin
 from flowcore.joins.latest import LatestJoin
-from flowcore.keyed.output_columns import LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
+from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import RECORD_ORDINAL, TIMESTAMP_MS
 from flowcore.spark.frame.sql import displayable_timestamp, literal
@@ -200,7 +201,7 @@ def _make_join(
 def _describe_pairs(node: StreamJoin, left: _Side, right: _Side, context: KeyGroupContext) -> StepOutput:
     """The branch of pairs and unmatched records."""
     sides = (left, right) if right.in_output else (left,)
-    names = {name.lower(): name for name in (*node.by, *JOIN_WINDOW_COLUMNS)}
+    names = {name.lower(): name for name in (*node.by, *JOIN_WINDOW_COLUMNS, ROW_ID)} | {IS_DELETED: DELETED}
     names |= {name.lower(): f"{side.prefix}{name}" for side in sides for name in side.results}
 
     def find_origin(side: _Side, found: Mapping[str, str]) -> str:
@@ -212,11 +213,17 @@ def _describe_pairs(node: StreamJoin, left: _Side, right: _Side, context: KeyGro
         ordinal = place[COORDINATE_PREFIX + RECORD_ORDINAL]
         return f"concat({origin}, CASE WHEN {ordinal} <> '0' THEN ':' || {ordinal} ELSE '' END)"
 
-    def record_id(found: Mapping[str, str]) -> str:
-        origins = ", '+', ".join(find_origin(side, found) for side in sides)
-        return f"concat({literal(f'{context.record_ids.states[node]}:')}, {origins})"
+    def row_id(found: Mapping[str, str]) -> str:
+        return ", '+', ".join(find_origin(side, found) for side in sides)
 
-    def compute_bounds(found: Mapping[str, str]) -> Mapping[str, str]:
+    def record_id(found: Mapping[str, str]) -> str:
+        # A row is emitted and deleted under different ids.
+        change = f", CASE WHEN {found[DELETED]} THEN ':-' ELSE '' END" if node.updating else ""
+        return f"concat({literal(f'{context.record_ids.states[node]}:')}, {row_id(found)}{change})"
+
+    def compute(found: Mapping[str, str]) -> Mapping[str, str]:
+        if node.updating:
+            return {ROW_ID: f"concat({row_id(found)})"}
         if not isinstance(node, JoinWindow):
             return {}
         end = f"({found[TIMESTAMP]} + 1)"
@@ -228,6 +235,6 @@ def _describe_pairs(node: StreamJoin, left: _Side, right: _Side, context: KeyGro
         nodes=[node],
         number=next(context.numbers),
         columns={name: names[name.lower()] for name in node.columns if name.lower() in used},
-        computed=compute_bounds,
+        computed=compute,
         record_id=record_id,
     )

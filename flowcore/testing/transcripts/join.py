@@ -13,7 +13,7 @@ from flowcore.joins.interval import IntervalJoin
 from flowcore.joins.latest import LatestJoin
 from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.operator import CONTROL, StepOutputs
-from flowcore.keyed.output_columns import LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
+from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Packed, sort_packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
@@ -90,7 +90,8 @@ class JoinRunner:
             for row in batch.to_pylist():
                 if output == RESULTS:
                     require_on_time(row[TIMESTAMP], self._current_ms)
-                    out.append([row["key"], row.get("left"), row.get("right"), row[TIMESTAMP]])
+                    change = ["deleted"] if row.get(DELETED) else []
+                    out.append([row["key"], row.get("left"), row.get("right"), row[TIMESTAMP], *change])
                 elif output == CONTROL:
                     self._advance(_ELEMENTS.decode(next(iter(row.values()))))
                 else:

@@ -53,7 +53,8 @@ class LiveJoins:
                     require_on_time(element.timestamp_ms, self._current_ms)
                     row = json.loads(element.value)
                     values = (row.get(name) for name in SIDES)
-                    out.append([_key(row), *values, element.timestamp_ms])
+                    change = ["deleted"] if row.get("is_deleted") else []
+                    out.append([_key(row), *values, element.timestamp_ms, *change])
                 elif isinstance(element, Watermark):
                     self._current_ms = element.timestamp_ms
             elif isinstance(element, Record):
@@ -74,7 +75,8 @@ def _declare(operator: Mapping[str, Any], engine: LiveEngine) -> Flow:
     )
     joined = _join(left, right, operator)
     sink = {"elements": "tagged", "partitions": 1}
-    joined.write("out", engine.topic(name, "out", **sink))
+    # With another key than the row's id, a deletion is written as a row.
+    joined.write("out", engine.topic(name, "out", **sink), key="key" if joined.operator.updating else None)
     if operator.get("late") == "side-output":
         joined.late_left.write("late_left", engine.topic(name, "late_left", **sink))
         joined.late_right.write("late_right", engine.topic(name, "late_right", **sink))

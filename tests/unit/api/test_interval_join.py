@@ -237,12 +237,41 @@ def test_regular_join_needs_no_event_time_and_says_how_long_it_keeps_records() -
     assert "late:" not in text
 
 
+@pytest.mark.parametrize("how", ["left", "right", "full", "anti"])
+def test_regular_outer_join_is_updating_by_the_id_of_its_rows(how: Any) -> None:
+    """The plan says so; the sink's key and deletions follow from that, and an aggregate takes rows back."""
+    orders, payments = sides()
+    rows = kept(orders, payments, how=how)
+    rows.write("out", KafkaTopic("out"))
+    rows.aggregate(by="item", n="count(*)", name="per_item").write("items", KafkaTopic("items"))
+    both = orders.columns if how == "anti" else (*orders.columns, "amount", "paid")
+    assert rows.columns == (*both, "row_id", "is_deleted")
+
+    plan = plan_flow(orders.graph)  # type: ignore[arg-type]
+    text = plan.explain(verbose=True)
+    for part in (
+        "paid is updating by row_id because a later row of a key replaces the earlier one",
+        "is_deleted is true where a key is deleted",
+        "an unmatched record is emitted at once, and deleted when its first partner arrives",
+        "write KafkaTopic out, key row_id, tombstones where is_deleted",
+        "per_item.changes",
+    ):
+        assert part in text
+    (sink, _) = plan.live_queries[0].sinks
+    assert (sink.key, sink.deleted) == (("row_id",), "is_deleted")
+
+
 REFUSED_REGULAR: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
     "no ttl": (
         lambda o, p: o.join(p, on={"id": "order_id"}), "without ttl=.*ttl=timedelta.*ttl=None.*join_interval",
     ),
     "no time": (lambda o, p: kept(o, p, ttl=NONE), "ttl=.*positive"),
-    "outer": (lambda o, p: kept(o, p, how="left"), "how='left'.*inner, semi.*join_interval"),
+    "kind": (lambda o, p: kept(o, p, how="outer"), "how='outer'.*inner, left, right, full, semi, anti"),
+    "row_id": (lambda o, p: kept(o.with_columns(row_id="id"), p, how="left"), "'row_id' twice"),
+    "rows without id": (
+        lambda o, p: kept(o.map_batches(list, schema=ORDERS, name="made"), p, how="anti"),
+        "records of 'made' have no id.*flat_map",
+    ),
     "replacing": (
         lambda o, p: kept(o.aggregate(by="id", n="count(*)"), p), "replace earlier ones.*join the records",
     ),

@@ -17,7 +17,7 @@ from flowcore.joins import side_rows
 from flowcore.joins.interval import IntervalJoin
 from flowcore.keyed.control import Channel
 from flowcore.keyed.operator import CONTROL, StepOutputs
-from flowcore.keyed.output_columns import LATE_LEFT, LATE_RIGHT, RESULTS
+from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
@@ -163,6 +163,57 @@ def test_in_processing_time_a_row_meets_those_that_arrive_within_the_time_to_liv
     if ttl_ms < MAX_TIMESTAMP_MS:
         stored.group.advance_clock(clock_ms + ttl_ms + 1, StepOutputs())
         assert [*stored.group.snapshot()] == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["left", "right", "full", "anti"]),
+    histories(),
+    st.sampled_from([0, 3, 8, MAX_TIMESTAMP_MS]),
+)
+def test_in_processing_time_emitted_and_deleted_rows_are_the_join_of_what_has_arrived(
+    how: How, history: Any, ttl_ms: int
+) -> None:
+    """After each step, over any batches; a row is deleted once, and none is emitted twice."""
+    config = join(how, ttl_ms, ttl_ms, time="processing")
+    stored, arrived, table = StoredGroup(config), list[Row](), set[tuple[Any, ...]]()
+    clock_ms = 1
+    for given_rows, advance_ms, fate in history:
+        rows = [
+            Row(is_right, key, clock_ms, len(arrived) + number)
+            for number, (is_right, key, _) in enumerate(given_rows, 1)
+        ]
+        arrived += rows
+        out = StepOutputs()
+        stored.group.advance_clock(clock_ms, out)
+        stored.group.rows(batch_of(rows), out)
+        stored.group.advance_watermark(MAX_TIMESTAMP_MS, out)
+        stored.store(fate)
+        clock_ms += advance_ms
+        for row in (row for _, batch in out.batches for row in batch.to_pylist()):
+            value = row["key"], row["l"], row.get("r")
+            assert (value in table) == row[DELETED]
+            (table.remove if row[DELETED] else table.add)(value)
+
+        assert row_table(how, arrived, ttl_ms) == table
+    assert config.watermark_delay_ms == 0
+
+
+def row_table(how: How, arrived: list[Row], ttl_ms: int) -> set[tuple[Any, ...]]:
+    """The rows of a regular join by nested loops."""
+    found, alone = set(), {row.number: row for row in arrived}
+    for one in arrived:
+        for two in arrived:
+            near = abs(one.t - two.t) <= ttl_ms
+            if two.is_right > one.is_right and one.key is not None and one.key == two.key and near:
+                found |= {(one.key, one.number, str(two.number))} if how != "anti" else set()
+                alone.pop(one.number, None)
+                alone.pop(two.number, None)
+    keeps = join(how).keeps_unmatched
+    for row in alone.values():
+        if keeps[row.is_right]:
+            found.add((row.key, None, str(row.number)) if row.is_right else (row.key, row.number, None))
+    return found
 
 
 def test_bounds_of_the_interval_are_included() -> None:

@@ -19,7 +19,8 @@ from flowcore.keyed.content import StoredSchemas, read_content
 from flowcore.keyed.inspection import _keys
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.operator import StepOutputs
-from flowcore.retraction.aggregates import DELETED, RetractingAggregates
+from flowcore.keyed.output_columns import DELETED
+from flowcore.retraction.aggregates import RetractingAggregates
 from flowcore.retraction.changelog import CHANGE, Changelog
 from flowcore.windows.built_in import BuiltIn
 from tests.unit.keyed.stored_group import StoredGroup
