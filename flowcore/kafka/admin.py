@@ -27,6 +27,7 @@ with warnings.catch_warnings():
         AuthorizationError,
         KafkaError,
         TopicAlreadyExistsError,
+        TopicAuthorizationFailedError,
         for_code,
     )
     from kafka.net.sasl.oauth import AbstractTokenProvider
@@ -45,6 +46,7 @@ __all__ = [
     "KafkaError",
     "OffsetSpec",
     "TopicAlreadyExistsError",
+    "TopicAuthorizationFailedError",
     "TopicPartition",
     "connect",
     "name_error",

@@ -5,16 +5,18 @@ received when any reader of the sink could receive a record, so its latency incl
 and the flow between them. `flowcore.latency` explains the percentiles.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
 from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import SerializationError
 from flowcore.kafka.markers import AT_SOURCE_HEADER
+from flowcore.kafka.refusals import GUIDE
 from flowcore.kafka.security import client_login
 from flowcore.latency import LatencySummary, LatencyTracker
 from flowcore.serializers.events import LatencyMarkerEventSerializer
@@ -31,6 +33,7 @@ _SETTINGS: Final = {
     "log_level": 0,  # an outage of the broker is waited for
 }
 _POLL_S: Final = 0.1
+_log = logging.getLogger(__name__)
 _ANSWER_S: Final = 1.0
 _DISCOVERY_S: Final = 1.0
 _REDISCOVERY_S: Final = 30.0
@@ -120,8 +123,16 @@ class LatencyCollector:
                 is_complete = all(partitions.get(topic) for topic in self._sinks)
                 discovery_s = time.monotonic() + (_REDISCOVERY_S if is_complete else _DISCOVERY_S)
             message = consumer.poll(_POLL_S)
-            if message is not None and message.error() is None:
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
                 self._record(message, _now_us())
+            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                _log.warning(
+                    "the broker at %s does not allow to read topic %r: latency is not shown; see %s",
+                    self._servers, message.topic(), GUIDE,
+                )  # fmt: skip
 
     def _discover(self, consumer: Consumer, known: dict[str, int]) -> None:
         """Start reading the partitions that are not read yet."""

@@ -19,6 +19,7 @@ from flowcore.kafka.admin import (
     KafkaError,
     OffsetSpec,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     TopicPartition,
     connect,
     name_error,
@@ -227,6 +228,10 @@ def topic_limits(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, Top
     try:
         with connect(bootstrap_servers, _TIMEOUT_S) as client:
             found = client.describe_configs(asked, config_filter="all")["topic"]
+            for name, configs in found.items():
+                if not configs:  # kafka-python drops the reason
+                    _require_topic(client, name)
+                    name_error(TopicAuthorizationFailedError.errno, f"DESCRIBE_CONFIGS topic {name!r}")
     except KafkaError as error:
         msg = (
             f"broker {bootstrap_servers} does not report the limits of {', '.join(c.name for c in asked)} "
@@ -311,6 +316,12 @@ def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[s
         name: len(known[name]) or None if all(part["leader_id"] >= 0 for part in known[name]) else None
         for name in topics
     }
+
+
+def _require_topic(client: KafkaAdminClient, topic: str) -> None:
+    if _partition_counts(client, [topic])[topic] is None:
+        msg = f"topic {topic!r} does not exist or has no leader"
+        raise KafkaError(msg)
 
 
 def _offsets_of_topics(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_secret_may_be_in_a_file(key: str, text: str, tmp_path: Path) -> None:
     """The end of its line, which an editor adds, does not count."""
     path = tmp_path / "secret"
     path.write_text(text)
-    variable = f"FLOWCORE_{key.upper().replace('.', '_')}_FILE"
+    variable = f"FLOWCORE_{re.sub('[.-]', '_', key).upper()}_FILE"
 
     assert Settings.of({f"{key}.file": path}, environment={}) == Settings.of({key: CANARY}, environment={})
     assert Settings.of(environment={variable: str(path)}) == Settings.of({key: CANARY}, environment={})
