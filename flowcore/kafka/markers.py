@@ -9,6 +9,7 @@ and counted, never sent late or twice: it would measure this producer and not th
 outage shows in the markers that were accepted before it.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.errors import BrokerError, ConfigurationError
+from flowcore.kafka.refusals import GUIDE
 from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import ensure_topics, grow_topic, partition_counts
 from flowcore.serializers.events import LatencyMarkerEventSerializer
@@ -52,6 +54,7 @@ _SETTINGS: Final = {
 }
 _SHORTEST_BEAT_MS: Final = 5  # markers sent together delay each other
 _POLL_S: Final = 1.0
+_log = logging.getLogger(__name__)
 _MS_NS: Final = 1_000_000
 _SPIN_NS: Final = 150_000  # a short sleep may last this much longer
 _LATE_NS: Final = 100_000
@@ -204,15 +207,22 @@ class MarkerSource:
                 on_delivery=self._sent,
             )
         except (KafkaException, BufferError) as error:
-            self._failed += 1
-            self._last_error = str(error)
+            self._drop(str(error))
 
     def _sent(self, error: KafkaError | None, _message: Message) -> None:
         if error is None:
             self._delivered += 1
         else:
-            self._failed += 1
-            self._last_error = error.str()
+            self._drop(error.str(), is_forbidden=error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+    def _drop(self, reason: str, *, is_forbidden: bool = False) -> None:
+        self._failed += 1
+        if is_forbidden and reason != self._last_error:
+            _log.warning(
+                "the broker at %s does not allow to write to topic %r: latency is not shown; see %s",
+                self._servers, self._companion, GUIDE,
+            )  # fmt: skip
+        self._last_error = reason
 
 
 def _at_turn(prepare: Callable[[int], dict[int, bytes]]) -> tuple[int, dict[int, bytes]]:

@@ -102,7 +102,11 @@ def test_every_client_authenticates(broker: SecuredBroker, way: str, tmp_path: P
     assert open_transactions(address, "clients", [topic], 5) == {topic: []}
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "clear"])
+@pytest.mark.parametrize(
+    "way",
+    ["mutual, encrypted key", "plain", "scram-512", "oauthbearer"]
+    + [pytest.param(way, marks=pytest.mark.thorough) for way in ("tls", "mutual", "scram-256")],
+)
 def test_flow_writes_exactly_once(
     broker: SecuredBroker, way: str, spark: SparkSession, tmp_path: Path
 ) -> None:
