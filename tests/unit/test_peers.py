@@ -20,13 +20,13 @@ from tests.benchmarks._peers.workloads import (
 )
 
 RECORDS = {
-    "join": {"id": [0, 1], "key": [7, 9_999]},  # the second is not in the bounded table
-    "sum": {"id": [0, 1, 2], "key": [1, 1, 2], "value": [5, 6, 7]},
+    "join": {"bid": [0, 1], "key": [7, 9_999]},  # the second is not in the bounded table
+    "sum": {"number": [0, 1, 2], "key": [1, 1, 2], "value": [5, 6, 7]},
     "windows": {"key": [1, 1, 1], "at": [BEGIN_MS, BEGIN_MS + 1, BEGIN_MS + DAY_MS]},
 }
 WINDOW = BEGIN_MS // WINDOW_MS * WINDOW_MS
 RIGHT = {
-    "join": [{"id": 0, "key": 7, "category": 7}],
+    "join": [{"bid": 0, "key": 7, "category": 7}],
     "sum": [{"key": 1, "total": 5}, {"key": 1, "total": 11}, {"key": 2, "total": 7}],
     "windows": [{"key": 1, "window_start": WINDOW, "n": 2}],
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowcore.installation.archive import driver_class_path
 from flowcore.installation.java import find_java
 from flowcore.kafka.broker import free_port
 from tests.benchmarks._peers.environments import install_rival
@@ -141,6 +142,15 @@ def _pyflink_variables(job: Job) -> dict[str, str]:
     }
 
 
+def _spark_variables(_job: Job) -> dict[str, str]:
+    return {
+        "JAVA_HOME": str(find_java().home),
+        "CONNECTOR": driver_class_path(),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
 CONTENDERS = {
     each.name: each
     for each in (
@@ -169,6 +179,20 @@ CONTENDERS = {
             lambda python, job: [[python, "pyflink_sql.py", job.workload]],
             "a mini cluster, mini-batches (not for latency), reuse of objects, a heap of 4 GiB",
             _pyflink_variables,
+        ),
+        Contender(
+            "pathway",
+            lambda: install_rival("pathway", ["pathway==0.33.0"]),
+            lambda python, job: [[python, "pathway_pipeline.py", job.workload]],
+            f"{PROCESSES} threads, commits of 500 ms (5 for latency), snapshots on disk",
+            lambda _job: {"PATHWAY_THREADS": str(PROCESSES)},
+        ),
+        Contender(
+            "spark",
+            lambda: Path(sys.executable),
+            lambda python, job: [[python, "spark_streaming.py", job.workload]],
+            "the same Spark and jars, batches of 500,000, RocksDB; real-time mode for latency",
+            _spark_variables,
         ),
     )
 }

@@ -12,8 +12,8 @@ INPUT, OUTPUT = os.environ["INPUT"], os.environ["OUTPUT"]
 
 join = Flow("join")
 auctions = join.read("auctions", Csv(os.environ["TABLE"], schema="key BIGINT, category BIGINT"))
-bids = join.read("bids", KafkaTopic(INPUT, schema="id BIGINT, key BIGINT, sent_us BIGINT"))
-enriched = bids.join(auctions, on="key").select("id", "key", "category", "sent_us")
+bids = join.read("bids", KafkaTopic(INPUT, schema="bid BIGINT, key BIGINT, sent_us BIGINT"))
+enriched = bids.join(auctions, on="key").select("bid", "key", "category", "sent_us")
 enriched.write("enriched", KafkaTopic(OUTPUT))
 
 latency = join

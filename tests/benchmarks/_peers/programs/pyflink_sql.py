@@ -41,13 +41,13 @@ UPSERT = f"'connector' = 'upsert-kafka', 'key.format' = 'raw', 'value.format' = 
 
 # The header of the table is a line that cannot be parsed.
 JOIN = f"""
-    CREATE TABLE bids (id BIGINT, key BIGINT, sent_us BIGINT) WITH ({READ});
+    CREATE TABLE bids (bid BIGINT, key BIGINT, sent_us BIGINT) WITH ({READ});
     CREATE TABLE auctions (key BIGINT, category BIGINT)
     WITH ('connector' = 'filesystem', 'path' = '{os.environ["TABLE"]}', 'format' = 'csv',
         'csv.ignore-parse-errors' = 'true');
-    CREATE TABLE enriched (id BIGINT, key BIGINT, category BIGINT, sent_us BIGINT) WITH ({APPEND});
+    CREATE TABLE enriched (bid BIGINT, key BIGINT, category BIGINT, sent_us BIGINT) WITH ({APPEND});
     INSERT INTO enriched
-    SELECT /*+ STATE_TTL('b' = '1 min', 'a' = '0 s') */ b.id, b.key, a.category, b.sent_us
+    SELECT /*+ STATE_TTL('b' = '1 min', 'a' = '0 s') */ b.bid, b.key, a.category, b.sent_us
     FROM bids b JOIN auctions a ON b.key = a.key
 """
 SUM = f"""
