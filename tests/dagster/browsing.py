@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import HttpCredentials, Page, expect, sync_playwright
 
 PICTURES = Path(os.environ.get("FLOWCORE_PICTURES") or Path(__file__).parents[2] / ".pictures")
 TIMEOUT_MS = 60_000
@@ -71,14 +71,15 @@ class Browser:
 
 
 @contextmanager
-def browsing(port: int) -> Iterator[Browser]:
-    """A browser at the UI at a port of this machine."""
+def browsing(port: int, login: tuple[str, str] | None = None) -> Iterator[Browser]:
+    """A browser at the UI at a port of this machine; it logs in when asked to."""
     # Chromium's own sandbox needs rights that root in a container does not have; the pages are our own.
     with (
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"]) as browser,
     ):
-        page = browser.new_page(viewport={"width": 1600, "height": 1200})
+        credentials: HttpCredentials | None = {"username": login[0], "password": login[1]} if login else None
+        page = browser.new_page(viewport={"width": 1600, "height": 1200}, http_credentials=credentials)
         page.set_default_timeout(TIMEOUT_MS)
         greeting = page.get_by_role("button", name="Skip")  # to a newcomer, sooner or later
         page.add_locator_handler(greeting, lambda button: button.click())

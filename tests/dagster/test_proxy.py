@@ -17,10 +17,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.parse import quote
 
 import pytest
+from browsing import browsing, chromium
 from dagster_ui import PROJECT, wait_until
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -39,6 +42,7 @@ PASSWORD = "correct horse battery"  # noqa: S105
 LOGIN = {"Authorization": "Basic " + base64.b64encode(f"dagster:{PASSWORD}".encode()).decode()}
 JSON = {"Content-Type": "application/json"}
 NOBODY = 65534
+needs_browser = pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")
 KEYS = "{ instance { concurrencyLimits { concurrencyKey } } }"
 
 
@@ -68,6 +72,49 @@ class Proxy:
         body = json.dumps({"query": KEYS})
         _, text = self.send("POST", "/graphql", JSON, body, self.upstream)
         return {each["concurrencyKey"] for each in json.loads(text)["data"]["instance"]["concurrencyLimits"]}
+
+
+# A page that sends mutations to the address after its `?`, by each way for which browsers ask no permission.
+EVIL = """
+<body><form method=post enctype=text/plain><button>form</button></form><script>
+const address = decodeURIComponent(location.search.slice(1));
+const of = key => `mutation { setConcurrencyLimit(concurrencyKey: "page-${key}", limit: 1) }`;
+const path = key => `${address}/graphql?${key}&query=${encodeURIComponent(of(key))}`;
+const tell = text => document.body.append(text);
+document.forms[0].action = path("form");
+const image = new Image();
+const shown = new Promise(done => { image.onload = image.onerror = done; image.src = path("image"); });
+const options = {mode: "no-cors", credentials: "include"};
+const send = (key, more) => fetch(path(key), {...options, ...more}).catch(() => 0);
+const body = JSON.stringify({query: of("text")});
+const all = [shown, send("get", {}), send("text", {method: "POST", body})];
+Promise.all(all).then(() => tell("everything sent"));
+const socket = new WebSocket(address.replace("http", "ws") + "/graphql", "graphql-ws");
+socket.onopen = () => tell("WebSocket open");
+socket.onclose = () => tell("WebSocket closed");
+</script></body>
+"""
+
+
+@contextmanager
+def page_of_another_site(text: str) -> Iterator[int]:
+    """Serve a page at a port of its own, which is another origin."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(http.client.OK)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        serving = Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        yield server.server_port
+        server.shutdown()
 
 
 def mutation(key: str) -> str:
@@ -267,6 +314,45 @@ def test_live_queries_report_and_do_nothing_else_without_a_login(proxy: Proxy) -
 
     assert (done[0], json.loads(done[1])) == (http.client.OK, {})
     assert refused == {"query": 403, "page": 403, "form": 415, "origin": 403, "get": 405}
+
+
+@pytest.mark.thorough
+@needs_browser
+def test_ui_works_in_a_browser_behind_the_proxy(proxy: Proxy) -> None:
+    """Its scripts, queries and WebSocket pass: nothing of a page is refused."""
+    with browsing(proxy.port, ("dagster", PASSWORD)) as browser:
+        refused: list[str] = []
+        browser.page.on("response", lambda each: refused.append(each.url) if each.status >= 400 else None)
+        frames: list[str] = []
+        received = ("framereceived", lambda text: frames.append(str(text)))
+        browser.page.on("websocket", lambda socket: socket.on(*received))
+        browser.open("/runs")
+        browser.wait_for("No runs found")
+        browser.page.wait_for_timeout(1000)  # Playwright delivers its events while it waits
+
+    assert any("connection_ack" in frame for frame in frames)
+    assert [url for url in refused if "favicon" not in url] == []
+
+
+@needs_browser
+def test_page_of_another_site_does_nothing_in_a_browser_that_is_logged_in(proxy: Proxy) -> None:
+    """What a page can send without asking, with the login that the browser has: each is refused."""
+    with page_of_another_site(EVIL) as other, browsing(proxy.port, ("dagster", PASSWORD)) as browser:
+        browser.open("/runs")
+        browser.wait_for("No runs found")
+        statuses: dict[str, int] = {}
+        browser.page.on("response", lambda each: statuses.update({each.url: each.status}))
+        address = f"http://127.0.0.1:{proxy.port}"
+        browser.page.goto(f"http://127.0.0.1:{other}/?{quote(address)}")
+        browser.wait_for("WebSocket closed")
+        browser.wait_for("everything sent")
+        browser.page.get_by_role("button", name="form").click()
+        browser.page.wait_for_url(f"{address}/**")
+
+    sent = {url.split("?")[1].split("&")[0]: status for url, status in statuses.items() if "/graphql?" in url}
+    assert sent.keys() >= {"text", "form"}  # Chromium hides some responses to images and such
+    assert all(status in (403, 405, 415) for status in sent.values())
+    assert not {key for key in proxy.executed() if key.startswith("page-")}
 
 
 @pytest.mark.parametrize(
