@@ -3,6 +3,9 @@
 # further arguments in the environment (see Spark's KubernetesExecutorBackend); everything else is a command.
 set -euo pipefail
 
+# As flowcore sets it itself, for the JVMs that it does not start: the driver's and the executors'.
+umask "${FLOWCORE_FILES_UMASK:-077}"
+
 # SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, ...: the executor's JVM options, in their order.
 java_options() {
   local number=0 name=SPARK_JAVA_OPT_0

@@ -12,6 +12,7 @@ import click
 from flowcore.api.flow import Flow, load_flow
 from flowcore.errors import ConfigurationError, StateError
 from flowcore.settings import FILE_VARIABLE, Settings, refuse_secrets, secret_keys
+from flowcore.spark.run.private import private_files
 
 __all__ = ["find_checkpoints", "flow_and_settings", "flow_or_name_and_settings", "name_and_settings"]
 
@@ -81,7 +82,9 @@ def _with_settings(command: _Command) -> _Command:
     def read(*, pairs: tuple[tuple[str, str], ...], file: Path | None, **others: Any) -> Any:
         given = dict(pairs)
         refuse_secrets(given, secret_keys(), "--set", "every user of this machine")
-        return command(settings=Settings.of(given, file=file, origin="--set"), **others)
+        settings = Settings.of(given, file=file, origin="--set")
+        with private_files(settings.umask):
+            return command(settings=settings, **others)
 
     setting = click.option(
         "--set",

@@ -7,6 +7,7 @@ cannot override it (`launches`).
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
 from flowcore.spark.run.jvm import start_jvm
 from flowcore.spark.run.live_topics import prepare_topics
+from flowcore.spark.run.private import prepare_state_folder, private_files
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
 from flowcore.spark.run.task_slots import slots_needed
 
@@ -147,6 +149,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
         description="Spark configuration that overrides flowcore's, for instance spark.master of a cluster.",
     )
     _slots: int = PrivateAttr(default=0)
+    _private: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     def context(self, plan: Plan, settings: Settings) -> Context:
         """Prepare the execution of a plan; topics are checked before Spark is started.
@@ -158,6 +161,8 @@ class SparkResource(DeployedResource, LazyPySparkResource):
             LostRecordsError: A topic has removed records that were not read.
         """
         settings = self._configured(settings)
+        self._private.enter_context(private_files(settings.umask))
+        prepare_state_folder(settings.state_dir)
         require_checkpoints_fit(plan, settings)
         partitions = prepare_topics(plan, settings)
         return Context(self._session(settings, slots_needed(plan, settings, partitions)), settings, plan.flow)
@@ -170,6 +175,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
         """Stop the session and its JVM."""
         del context
         self._stop()
+        self._private.close()
 
     def _init_session(self) -> None:
         self._session(self._configured(Settings.of()), 0)
@@ -185,7 +191,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
             scratch = prepare_process(settings)
             with kept_interrupt_handler():
                 config = session_config(settings, slots=slots, scratch=scratch)
-                start_jvm(config)
+                start_jvm(config, settings.umask)
                 self._spark_session = spark_session_from_config(config)  # type: ignore[no-untyped-call]
             self._slots = slots
         spark: SparkSession = self._spark_session

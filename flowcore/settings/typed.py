@@ -98,6 +98,13 @@ def _size(value: str | int) -> int:
     return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2][:1]]
 
 
+def _umask(value: Any) -> int:
+    if not re.fullmatch(r"0[2367][2367]", _text(value)):
+        msg = "it must be 0 and two octal digits as text, and take the permission to write from all others"
+        raise ValueError(msg)
+    return int(value, 8)
+
+
 def _batch(value: Any) -> tuple[str, int]:
     query, _, number = _text(value).rpartition(":")
     if not (query and number.isdecimal()):
@@ -169,6 +176,11 @@ class Settings:
     state_dir: Path = _setting(
         "state.dir", Path(".flowcore"), Path, "folder of bounded results, checkpoints and locks"
     )
+    umask: int = _setting(
+        "files.umask", 0o077, _umask,
+        "permissions that files and folders of a run do not have: 077 for its user only, 027 if its group, "
+        "022 if everyone may read what it writes to data.dir",
+    )  # fmt: skip
     trigger_interval: timedelta = _setting(
         "execution.trigger-interval", timedelta(0), parse_duration,
         "micro-batch: time from the start of one batch to the next, 0 for at once",

@@ -1,9 +1,10 @@
-"""Secrets are in nothing that a run shows or writes: a word in each of them is looked for everywhere."""
+"""What runs write has no secret, and is their user's only: a word in each secret is looked for everywhere."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import time
 import urllib.request
@@ -35,7 +36,7 @@ listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plai
   user_ann="canary4711\\\\"\\\\\\\\x";
 """
 FLOWS = """
-from flowcore import Flow, KafkaTopic
+from flowcore import Flow, KafkaTopic, Parquet
 
 def double(row):
     if row["id"] == 3:
@@ -45,10 +46,11 @@ def double(row):
 live = Flow("live")
 rows = live.read("in", KafkaTopic("in", schema="id BIGINT")).map(double, schema="id BIGINT", name="doubled")
 rows.write("out", KafkaTopic("out", delivery="exactly-once"))
-rows.write("counts", KafkaTopic("counts"))
+rows.deduplicate(by="id", within=None, name="once").write("counts", KafkaTopic("counts"))
 failing = Flow("failing")
-history = failing.read("in", KafkaTopic("in", schema="id BIGINT", until="latest"))
-history.map(double, schema="id BIGINT", name="failed").write("copy", KafkaTopic("copy"))
+history = KafkaTopic("in", schema="id BIGINT", until="latest")
+failing.read("past", history).write("files", Parquet("files"))
+failing.read("in", history).map(double, schema="id BIGINT", name="failed").write("copy", KafkaTopic("copy"))
 """
 WRONG = """
 from flowcore import Flow, KafkaTopic
@@ -79,7 +81,7 @@ class Project:
         with (self.written / f"{name}.txt").open("wb") as output:
             return subprocess.Popen(
                 ["flowcore", *arguments], cwd=self.written, env=self.environment | environment,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True, umask=0,
             )  # fmt: skip
 
     def fail(self, name: str, *arguments: str, **environment: str) -> None:
@@ -91,10 +93,11 @@ class Project:
         return [str(path) for path in files if any(word.encode() in path.read_bytes() for word in words)]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Flows, a broker with a login, and settings with a secret wherever there can be one."""
-    given, written = tmp_path / "given", tmp_path / "written"
+    folder = tmp_path_factory.mktemp("secrets")
+    given, written = folder / "given", folder / "written"
     given.mkdir()
     written.mkdir()
     key, certificate, both = given / "key.pem", given / "certificate.pem", given / "both.pem"
@@ -132,16 +135,17 @@ def project(tmp_path: Path) -> Iterator[Project]:
                 "KAFKA_SSL_KEY": str(key),
                 "METRICS_LATENCY_INTERVAL": "1 s",
                 "EXECUTION_SHORT_LIVED": "true",
+                "EXECUTION_STAGES_AT_ONCE": "1",
                 "SETTINGS": str(given / "settings.toml"),
             }
             environment = os.environ | {f"FLOWCORE_{name}": value for name, value in settings.items()}
             python_path = f"{given}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-            yield Project(tmp_path, started.bootstrap_servers, environment | {"PYTHONPATH": python_path})
+            yield Project(folder, started.bootstrap_servers, environment | {"PYTHONPATH": python_path})
 
 
-def test_secrets_are_nowhere(project: Project) -> None:
-    """Neither in output, logs, state and reports, nor in Spark's UI and event log, nor in a command line."""
-    words = (CANARY, (project.given / "key.pem").read_text().splitlines()[5])
+@pytest.fixture(scope="module")
+def runs(project: Project) -> Project:
+    """The project after a live run, and runs that fail in different ways; with Spark's UI and event log."""
     ui, events = free_port(), project.written / "events"
     events.mkdir()
     shown = {
@@ -171,13 +175,31 @@ def test_secrets_are_nowhere(project: Project) -> None:
     broken = project.given / "broken.pem"
     broken.write_text(f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n")
     project.fail("key", "run", "flows:live", "--slice", FLOWCORE_KAFKA_SSL_KEY=str(broken))
+    return project
+
+
+def test_secrets_are_nowhere(runs: Project) -> None:
+    """Neither in output, logs, state and reports, nor in Spark's UI and event log, nor in a command line."""
+    words = (CANARY, (runs.given / "key.pem").read_text().splitlines()[5])
+    lines = (runs.written / "command-lines.txt").read_text().splitlines()
 
     assert any("pyspark" in line and "java" in line for line in lines)
     assert any("daemon" in line for line in lines)
     # Spark was about to show these, and has hidden their values.
     for key in ("spark.authenticate.secret", "kafka.sasl.jaas.config", "kafka.ssl.keystore.key"):
-        assert project.find(key), key
-    assert project.find(*words) == []
+        assert runs.find(key), key
+    assert runs.find(*words) == []
+
+
+def test_files_of_a_run_are_its_users_only(runs: Project) -> None:
+    """Those that Python writes, the JVM, RocksDB and Parquet, though the umask was 0."""
+    state, sink = runs.written / ".flowcore", runs.written / "files"
+    files = [state, sink, *state.rglob("*"), *sink.rglob("*")]
+    kinds = ("*.plan.json", "spark.log", "manifest.json", "commits/0", "*.changelog", "*.parquet", "*.jsonl")
+
+    assert [kind for kind in kinds if not any(file.match(kind) for file in files)] == []
+    modes = {file.relative_to(runs.written): stat.S_IMODE(file.stat().st_mode) & 0o077 for file in files}
+    assert {str(file): oct(mode) for file, mode in modes.items() if mode} == {}
 
 
 def _wait(run: subprocess.Popen[bytes], condition: Callable[[], object]) -> None:

@@ -15,7 +15,6 @@ from typing import Self
 
 from flowcore.errors import ResultError
 from flowcore.failpoints import failpoint
-from flowcore.spark.results.swaps import Swap
 
 __all__ = ["DataFile", "Manifest", "Table"]
 
@@ -76,7 +75,6 @@ class Manifest:
         fingerprint: Digest of what the stage computes.
         sources: Version of each source (files, offsets); empty text if unknown.
         rejected: Number of bad records by source; they are in the source's dead-letter topic.
-        swaps: Folders of the stage's sinks that replace the old ones after the commit.
     """
 
     flow: str
@@ -88,7 +86,6 @@ class Manifest:
     sources: Mapping[str, str]
     tables: Mapping[str, Table]
     rejected: Mapping[str, int]
-    swaps: tuple[Swap, ...] = ()
 
     def write(self, path: Path) -> None:
         """Make the whole result visible at once, and durably."""
@@ -117,8 +114,8 @@ class Manifest:
                 )
                 raise ResultError(msg)
             tables = {name: _table(table) for name, table in found.pop("tables").items()}
-            swaps = tuple(Swap(**swap) for swap in found.pop("swaps", ()))
-            return cls(tables=tables, swaps=swaps, **found)
+            found.pop("swaps", None)  # folders to move, in earlier manifests; now made from the plan
+            return cls(tables=tables, **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             msg = (
                 f"manifest {path} cannot be read ({error}): its result is unusable; delete it and run the "

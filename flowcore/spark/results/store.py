@@ -58,26 +58,32 @@ class StageFolder:
         path = self.manifest_path if version is None else self.root / version / self.manifest_path.name
         return Manifest.read(path) if path.exists() else None
 
-    def finish_commit(self) -> None:
+    def finish_commit(self, targets: Iterable[str]) -> None:
         """Move the sinks of a run that was killed after its commit, before all of them were moved.
+
+        Args:
+            targets: The folders of the stage's sinks, by the plan.
 
         Raises:
             RunError: Another run of the stage is under way.
         """
-        if _pending(self.manifest()):
+        targets = tuple(targets)
+        if _pending(self.manifest(), targets):
             with self._locked():
-                finish_swaps(_pending(self.manifest()))
+                finish_swaps(_pending(self.manifest(), targets))
 
     @contextmanager
-    def fresh_version(self) -> Iterator[tuple[str, Path]]:
+    def fresh_version(self, targets: Iterable[str] = ()) -> Iterator[tuple[str, Path]]:
         """Name and folder of a new version, which is removed at the end unless the manifest names it.
+
+        The commit of an earlier run is finished first, see `finish_commit`.
 
         Raises:
             RunError: Another run of the stage is under way.
         """
         with self._locked():
-            with suppress(ResultError):  # an unreadable manifest names no swaps
-                finish_swaps(_pending(self.manifest()))
+            with suppress(ResultError):  # an unreadable manifest names no version
+                finish_swaps(_pending(self.manifest(), targets))
             version = f"{time.strftime(_TIME, time.gmtime())}-{secrets.token_hex(4)}"
             try:
                 yield version, self.root / version
@@ -183,5 +189,6 @@ def results_of(context: Context) -> ResultStore:
     return ResultStore(context.settings.state_dir, context.flow)
 
 
-def _pending(manifest: Manifest | None) -> list[Swap]:
-    return [swap for swap in manifest.swaps if swap.pending] if manifest else []
+def _pending(manifest: Manifest | None, targets: Iterable[str]) -> list[Swap]:
+    swaps = [Swap.of(target, manifest.version) for target in targets] if manifest else []
+    return [swap for swap in swaps if swap.pending]

@@ -1,8 +1,9 @@
 """Swaps: replace the folders of several sinks together.
 
-A stage writes each folder beside its target, under a name that readers ignore. The stage's manifest names all
-of them; writing it is the commit. Only then are the folders moved, one after another. The next run rolls back
-a run that was killed before the commit, and finishes a run that was killed after it.
+A stage writes each folder beside its target, under a name with its version that readers ignore. Writing the
+stage's manifest, which names the version, is the commit. Only then are the folders moved, one after another.
+The next run rolls back a run that was killed before the commit, and finishes a run that was killed after it.
+It takes the targets from the plan: a manifest names no folders, so a forged one moves none.
 """
 
 import re
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from flowcore.errors import ResultError
 from flowcore.failpoints import failpoint
 
 __all__ = ["Swap", "finish_swaps", "roll_back_swaps"]
 
+_OLD = ".old"
 _VERSION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.old)?")
 
 
@@ -33,7 +36,17 @@ class Swap:
 
     @classmethod
     def of(cls, target: str, version: str) -> Self:
-        """The swap of a target in one version of a stage's output."""
+        """The swap of a target in one version of a stage's output.
+
+        Raises:
+            ResultError: It is not the name of a version.
+        """
+        if not _VERSION.fullmatch(version) or version.endswith(_OLD):
+            msg = (
+                f"{version!r} is not the name of a version of {target}, such as 20250101T000000-0123abcd: "
+                "the manifest was changed; delete it and run the stage again"
+            )
+            raise ResultError(msg)
         path = Path(target)
         return cls(str(path.with_name(f".{path.name}.{version}")), str(path))
 
@@ -61,7 +74,7 @@ def roll_back_swaps(targets: Iterable[str]) -> None:
 
 def _move(swap: Swap) -> None:
     staged, target = Path(swap.staged), Path(swap.target)
-    old = staged.with_name(f"{staged.name}.old")
+    old = staged.with_name(f"{staged.name}{_OLD}")
     if staged.exists():
         if target.exists():
             _remove(old)

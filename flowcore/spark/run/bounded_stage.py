@@ -64,11 +64,11 @@ def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
         ResultError: The manifest cannot be read.
     """
     folder = results_of(context).folder(stage.name)
-    folder.finish_commit()
+    folder.finish_commit(_targets(stage, context).values())
     committed = folder.manifest()
     if committed is None or committed.fingerprint != fingerprint_operators(stage.operators):
         return None
-    if any((path := _local(sink, context)) and not Path(path).exists() for sink in stage.sinks):
+    if not all(Path(target).exists() for target in _targets(stage, context).values()):
         return None
     now = source_versions(stage, context.settings)
     return committed if all(now.values()) and now == committed.sources else None
@@ -88,7 +88,7 @@ def run_bounded(
     began = time.monotonic()
     folder = results_of(context).folder(stage.name)
     with (
-        folder.fresh_version() as (version, path),
+        folder.fresh_version(_targets(stage, context).values()) as (version, path),
         translate_run_errors(f"stage {stage.name!r}", context.log),
         name_misfit_lines(f"stage {stage.name!r}", stage.sources, context),
         ExitStack() as kept,
@@ -98,11 +98,10 @@ def run_bounded(
         frames, rejected = _compile(stage, context, kept)
         for result in stage.results:
             frames[result.operator].write.parquet(str(path / result.name))
-        paths = ((sink, _local(sink, context)) for sink in stage.sinks)
-        swaps = {sink: Swap.of(path, version) for sink, path in paths if path is not None}
-        targets = [swap.target for swap in swaps.values()]
-        roll_back_swaps(targets)
-        undone.callback(roll_back_swaps, targets)
+        targets = _targets(stage, context)
+        swaps = {sink: Swap.of(target, version) for sink, target in targets.items()}
+        roll_back_swaps(targets.values())
+        undone.callback(roll_back_swaps, targets.values())
         _write_sinks(stage, frames, context, swaps, _input_version(sources))
         finishing()
         manifest = Manifest(
@@ -120,13 +119,12 @@ def run_bounded(
                 for result in stage.results
             },
             rejected=rejected,
-            swaps=tuple(swaps.values()),
         )
         path.mkdir(parents=True, exist_ok=True)
         manifest.write(path / folder.manifest_path.name)  # for a batch that joins this version once more
         manifest.write(folder.manifest_path)
         undone.pop_all()
-        finish_swaps(manifest.swaps)
+        finish_swaps(swaps.values())
     return manifest
 
 
@@ -233,7 +231,8 @@ def _input_version(sources: Mapping[str, str]) -> str:
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def _local(sink: Write, context: Context) -> str | None:
-    """The folder of a sink; None for a topic, and for an address, where files cannot be renamed."""
-    path = None if isinstance(sink.sink, KafkaTopic) else context.path(sink.sink.path)
-    return None if path is None or "://" in path else path
+def _targets(stage: BoundedStage, context: Context) -> dict[Write, str]:
+    """The folders of a stage's sinks; not topics, and not addresses, where files cannot be renamed."""
+    files = [(sink, sink.sink) for sink in stage.sinks]
+    paths = {sink: context.path(to.path) for sink, to in files if not isinstance(to, KafkaTopic)}
+    return {sink: path for sink, path in paths.items() if "://" not in path}

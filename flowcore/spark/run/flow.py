@@ -21,6 +21,7 @@ from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.spark.run.live_topics import prepare_topics
 from flowcore.spark.run.lost_records import skip_lost_records
+from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.session import session
 from flowcore.spark.run.task_slots import slots_needed
 
@@ -78,6 +79,7 @@ def run_flow(
         FlowcoreError: The flow, the settings or the run failed.
     """
     listener = listener or SilentListener()
+    prepare_state_folder(settings.state_dir)
     require_known_functions(flow, settings)
     plan = plan_flow(flow, mode, settings)
     if not live:

@@ -27,8 +27,12 @@ def redaction(given: Mapping[str, str]) -> dict[str, str]:
     return {_REDACTION: f"{_SECRETS}|{given[_REDACTION]}" if _REDACTION in given else _SECRETS}
 
 
-def start_jvm(config: Mapping[str, str]) -> None:
+def start_jvm(config: Mapping[str, str], umask: int) -> None:
     """Start the JVM of this process unless it runs.
+
+    Args:
+        config: Spark's configuration.
+        umask: Permissions that its files, and those of its Python workers, do not have.
 
     PySpark would put the whole configuration on its command line, which every user of the machine can read.
     The session that is made next passes secrets through the gateway, a socket that requires a token.
@@ -40,4 +44,4 @@ def start_jvm(config: Mapping[str, str]) -> None:
     for key, value in config.items():
         if not is_spark_secret(key):
             public.set(key, value)
-    SparkContext._ensure_initialized(gateway=launch_gateway(public))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    SparkContext._ensure_initialized(gateway=launch_gateway(public, {"umask": umask}))  # type: ignore[no-untyped-call]  # noqa: SLF001

@@ -22,6 +22,7 @@ from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.run.jvm import redaction, start_jvm
+from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.scratch import make_scratch, remove_scratch
 
 __all__ = ["live_session", "prepare_process", "session", "session_config", "start_session", "stop_session"]
@@ -103,6 +104,7 @@ def session_config(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2 * cores, 4)),
         "spark.sql.files.minPartitionNum": str(cores),
+        "spark.hadoop.fs.permissions.umask-mode": f"{settings.umask:03o}",
         "spark.sql.warehouse.dir": str(settings.state_dir.absolute() / "warehouse"),
     }
     if not submitted:
@@ -153,7 +155,7 @@ def start_session(
     config = session_config(settings, slots=slots, record_to=record_to, scratch=scratch)
     for key, value in config.items():
         builder = builder.config(key, value)
-    start_jvm(config)
+    start_jvm(config, settings.umask)
     return builder.getOrCreate()
 
 
@@ -172,7 +174,7 @@ def prepare_process(settings: Settings) -> Path:
         PySparkLogger.getLogger(name).disabled = True
     # It prints a stack trace for a call that Ctrl-C interrupts; failures are raised as well.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    prepare_state_folder(settings.state_dir)
     return make_scratch()
 
 

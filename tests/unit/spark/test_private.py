@@ -1,0 +1,96 @@
+"""Files of a run are its user's only, and a state folder that others can change is refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from flowcore.errors import SettingsError, StateError
+from flowcore.settings import Settings
+from flowcore.spark.run import private
+from flowcore.spark.run.private import prepare_state_folder, private_files
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(("text", "file", "folder"), [("077", 0o600, 0o700), ("027", 0o640, 0o750)])
+def test_files_have_the_permissions_that_the_setting_leaves(
+    text: str, file: int, folder: int, tmp_path: Path
+) -> None:
+    """The umask of before is back at the end."""
+    settings = Settings.of({"files.umask": text}, environment={})
+    before = os.umask(0o022)
+    try:
+        with private_files(settings.umask):
+            (tmp_path / "folder").mkdir()
+            (tmp_path / "file").touch()
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+
+    assert (_mode(tmp_path / "file"), _mode(tmp_path / "folder")) == (file, folder)
+
+
+@pytest.mark.parametrize("text", ["000", "70", "777", "007", 77, "abc"])
+def test_umask_lets_no_other_user_write(text: object) -> None:
+    """Nor does it take a permission from the user of the run."""
+    with pytest.raises(SettingsError, match=r"files\.umask"):
+        Settings.of({"files.umask": text}, environment={})
+
+
+def test_state_folder_is_made_for_its_user_only(tmp_path: Path) -> None:
+    """Whatever the umask; a folder that exists keeps its permissions to read."""
+    before = os.umask(0)
+    try:
+        prepare_state_folder(tmp_path / "state")
+    finally:
+        os.umask(before)
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown").chmod(0o755)
+    prepare_state_folder(tmp_path / "shown")
+
+    assert (_mode(tmp_path / "state"), _mode(tmp_path / "shown")) == (0o700, 0o755)
+
+
+@pytest.mark.parametrize("inner", ["", "flow"])
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o722])
+def test_state_folder_that_others_can_write_is_refused(
+    inner: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error has the command that helps."""
+    folder = tmp_path / "state" / inner
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    if mode != 0o777:
+        monkeypatch.setattr(private, "_is_own_group", lambda _: False)
+
+    with pytest.raises(StateError, match=rf"has mode {mode:o}, .*chmod go-w {folder}"):
+        prepare_state_folder(tmp_path / "state")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+@pytest.mark.parametrize("inner", ["", "flow"])
+def test_state_folder_of_another_user_is_refused(inner: str, tmp_path: Path) -> None:
+    """That user could change the state."""
+    folder = tmp_path / "state" / inner
+    folder.mkdir(parents=True)
+    os.chown(folder, 4711, -1)
+
+    with pytest.raises(StateError, match=rf"{folder} is owned by user 4711, .*chown -R {os.geteuid()}"):
+        prepare_state_folder(tmp_path / "state")
+
+
+def test_state_folder_of_the_users_own_group_is_accepted(tmp_path: Path) -> None:
+    """As a container's volume has it, and users with a group of their own."""
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", -1, os.getegid())
+    (tmp_path / "state").chmod(0o770)
+
+    if os.getegid() != os.geteuid():
+        pytest.skip("the user's group has another number")
+    prepare_state_folder(tmp_path / "state")
