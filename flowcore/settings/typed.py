@@ -19,7 +19,7 @@ from flowcore.errors import SettingsError
 from flowcore.settings.secrets import FILE_SUFFIX, hide_login, read_secret
 from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
 
-__all__ = ["Settings", "keys", "secret_keys"]
+__all__ = ["Settings", "given_secrets", "keys", "secret_keys"]
 
 CheckMode = Literal["off", "sample", "full"]
 ResultVisibility = Literal["whole", "pipelined"]
@@ -373,6 +373,15 @@ def keys() -> dict[str, str]:
 def secret_keys() -> list[str]:
     """The keys of flowcore's own secrets."""
     return [setting.metadata["key"] for setting in _declared() if "secret" in setting.metadata]
+
+
+def given_secrets(settings: Settings) -> list[str]:
+    """The keys of flowcore's own secrets that are set."""
+    return [
+        each.metadata["key"]
+        for each in _declared()
+        if "secret" in each.metadata and getattr(settings, each.name)
+    ]
 
 
 def _declared() -> Iterator[Field[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -49,10 +50,12 @@ class Cluster:
 
     Attributes:
         master: The value of ``spark.master``.
+        settings: A file of settings with its secret.
         workers: The workers of the cluster.
     """
 
     master: str
+    settings: Path
     workers: tuple[Worker, ...]
 
 
@@ -70,6 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     port, ui = free_port(), free_port()
     address = ("--host", "127.0.0.1", "--port", str(port))
     master = f"spark://127.0.0.1:{port}"
+    settings = _configure(folder)
     with ExitStack() as closing:
         closing.enter_context(_daemon(folder / "master", "master.Master", *address, "--webui-port", str(ui)))
         workers = []
@@ -81,7 +85,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             )
             workers.append(Worker(process, place))
         wait_until(lambda: _alive(ui) == len(workers), "both workers are registered")
-        yield Cluster(master, tuple(workers))
+        yield Cluster(master, settings, tuple(workers))
+
+
+def _configure(folder: Path) -> Path:
+    """Write the configuration of the cluster's processes, and the settings of runs on it, with one secret."""
+    secret = secrets.token_hex(16)
+    conf = {
+        "spark.authenticate": "true", "spark.authenticate.secret": secret,
+        "spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true",
+    }  # fmt: skip
+    (folder / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in conf.items()))
+    settings = folder / "settings.toml"
+    settings.write_text("".join(f'"{key}" = "{value}"\n' for key, value in conf.items()))
+    return settings
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
@@ -101,6 +118,7 @@ def _daemon(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen
         "JAVA_HOME": str(find_java().home),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": str(folder.parent),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }

@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -34,7 +36,7 @@ class Orders:
 
     servers: str
     folder: Path
-    master: str
+    cluster: Cluster
 
     def send(self, first: int) -> None:
         """Send the next thousand orders."""
@@ -53,7 +55,7 @@ class Orders:
     def running(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run `flowcore run` on the cluster; its processes end with the context."""
         settings = {
-            "spark.master": self.master,
+            "spark.master": self.cluster.master,
             "spark.submit.pyFiles": HERE / "orders.py",
             "spark.executor.memory": "768m",
             "spark.driver.host": "127.0.0.1",
@@ -67,6 +69,7 @@ class Orders:
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "FLOWCORE_SETTINGS": str(self.cluster.settings),
         }
         command = ["flowcore", "run", "orders:flow", *given, *options]
         with self.log.open("ab") as log:
@@ -126,18 +129,20 @@ class Outcome:
         priced: Output of the query in real-time mode.
         accounts: Output of the query with state.
         orders: Number of orders sent.
+        commands: Command lines of the run and of the cluster while it ran.
     """
 
     sliced: tuple[int, int]
     priced: list[Row]
     accounts: list[Row]
     orders: int
+    commands: list[str]
 
 
 @pytest.fixture(scope="module")
 def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """Run the bounded stage and a slice; then run live while one of two machines is killed."""
-    flow = Orders(broker, tmp_path_factory.mktemp("shared"), cluster.master)
+    flow = Orders(broker, tmp_path_factory.mktemp("shared"), cluster)
     (flow.folder / "rates").mkdir()
     (flow.folder / "rates/rates.csv").write_text("currency,rate\nchf,1.0\neur,1.5\neur,2.0\n")
     ensure_topics(broker, {"orders": PARTITIONS})
@@ -148,10 +153,11 @@ def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFact
     flow.send(AT_ONCE)
     with flow.running() as run:
         flow.arrived(2 * AT_ONCE, run)
+        commands = _command_lines(run.pid, *(worker.process.pid for worker in cluster.workers))
         cluster.workers[0].die()
         flow.send(2 * AT_ONCE)
         flow.arrived(3 * AT_ONCE, run)
-    return Outcome(sliced, flow.rows("priced"), flow.rows("accounts"), 3 * AT_ONCE)
+    return Outcome(sliced, flow.rows("priced"), flow.rows("accounts"), 3 * AT_ONCE, commands)
 
 
 def test_bounded_stage_and_slice_run_on_a_cluster(outcome: Outcome) -> None:
@@ -184,11 +190,29 @@ def test_key_group_state_moves_when_a_machine_is_killed(outcome: Outcome) -> Non
     }
 
 
+def test_secret_of_the_cluster_is_in_no_command_line(outcome: Outcome, cluster: Cluster) -> None:
+    """Driver, workers and executors have it, and authenticate by it."""
+    secret = tomllib.loads(cluster.settings.read_text())["spark.authenticate.secret"]
+
+    assert any("CoarseGrainedExecutorBackend" in line for line in outcome.commands)
+    assert any("SparkSubmit" in line for line in outcome.commands)
+    assert not any(secret in line for line in outcome.commands)
+
+
 def test_key_groups_run_on_both_machines(outcome: Outcome, cluster: Cluster) -> None:
     """The function ran in the folders of both workers."""
     folders = {row["folder"] for row in outcome.accounts}
 
     assert all(any(str(worker.folder) in folder for folder in folders) for worker in cluster.workers)
+
+
+def _command_lines(*pids: int) -> list[str]:
+    tops = [psutil.Process(pid) for pid in pids]
+    found = []
+    for process in (each for top in tops for each in (top, *top.children(recursive=True))):
+        with suppress(psutil.NoSuchProcess):
+            found.append(" ".join(process.cmdline()))
+    return found
 
 
 def _alive(group: int) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from flowcore.settings import is_spark_secret
+from flowcore.errors import SettingsError
+from flowcore.settings import Settings, given_secrets, is_spark_secret
 
-__all__ = ["redaction", "start_jvm"]
+__all__ = ["redaction", "require_encryption", "start_jvm"]
 
 _REDACTION = "spark.redaction.regex"
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|private key"
@@ -25,6 +26,31 @@ def redaction(given: Mapping[str, str]) -> dict[str, str]:
         given: The user's configuration.
     """
     return {_REDACTION: f"{_SECRETS}|{given[_REDACTION]}" if _REDACTION in given else _SECRETS}
+
+
+_ENCRYPTION = ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled")
+"""What keeps the login that Spark sends to executors from who can reach them, and from their disks."""
+
+
+def require_encryption(given: Mapping[str, str], settings: Settings) -> None:
+    """Check that a cluster encrypts what it sends and stores, if the run has a login or a key for Kafka.
+
+    Args:
+        given: The user's configuration of Spark.
+
+    Raises:
+        SettingsError: It does not.
+    """
+    secrets = [*given_secrets(settings), *(["kafka.ssl.key"] if settings.kafka_key else [])]
+    missing = [key for key in _ENCRYPTION if given.get(key, "false").lower() != "true"]
+    if secrets and missing:
+        msg = (
+            f"{' and '.join(secrets)} is set, and {', '.join(missing)} is not true on the cluster "
+            f"{given.get('spark.master')}: Spark would send the login for Kafka unencrypted to executors, "
+            f"or to any program that says it is one; set {' and '.join(missing)} to true (and "
+            "spark.authenticate.secret on a cluster of Spark's own), or run on this machine"
+        )
+        raise SettingsError(msg)
 
 
 def start_jvm(config: Mapping[str, str], umask: int) -> None:

@@ -21,7 +21,7 @@ from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.errors import ignore_lost_jvm
-from flowcore.spark.run.jvm import redaction, start_jvm
+from flowcore.spark.run.jvm import redaction, require_encryption, start_jvm
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.scratch import make_scratch, remove_scratch
 
@@ -111,7 +111,9 @@ def session_config(
         config |= _driver(settings, limits, record_to, scratch)
     if given.get("spark.master", "local").startswith("local"):
         loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        return config | loopback | _FORKED | given | redaction(given)
+        # The JVM listens on loopback, where any user of the machine could send it tasks; it makes the secret.
+        return config | loopback | {"spark.authenticate": "true"} | _FORKED | given | redaction(given)
+    require_encryption(given, settings)
     return config | given | _shipped(given) | redaction(given)
 
 

@@ -276,7 +276,8 @@ def test_executors_have_the_connector_and_cores_for_real_time() -> None:
         == "/opt/flowcore/connector/*"
     )
     assert "/opt/flowcore/connector\n" in (ROOT / "deploy/Dockerfile").read_text()
-    assert conf["spark.authenticate"] == "true"
+    for key in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
+        assert conf[key] == "true"
     assert executor["instances"] * executor["cores"] >= 2 + 2 + Settings().shuffle_partitions + 1
 
 

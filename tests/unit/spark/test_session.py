@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flowcore.errors import SettingsError
 from flowcore.installation.jars import jars
 from flowcore.settings import Settings
 from flowcore.spark.run import session as session_module
@@ -28,6 +29,37 @@ def test_session_on_this_machine_is_on_loopback_and_ships_nothing() -> None:
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.jars" not in found
     assert found["spark.python.daemon.module"] == "flowcore.spark.run.worker_daemon"
+
+
+def test_session_on_this_machine_authenticates() -> None:
+    """Other users of the machine reach its ports; the JVM makes the secret, unless a user turns it off."""
+    assert config()["spark.authenticate"] == "true"
+    assert config(authenticate="false")["spark.authenticate"] == "false"
+    assert not any("authenticate.secret" in key for key in config())
+
+
+ENCRYPTION = ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled")
+
+
+@pytest.mark.parametrize("missing", ENCRYPTION)
+@pytest.mark.parametrize("login", ["kafka.sasl.password", "kafka.ssl.key"])
+def test_cluster_that_does_not_encrypt_gets_no_login(missing: str, login: str) -> None:
+    """Without a login it may, and so may a session on this machine."""
+    encrypted = {"spark.master": "spark://host:1", **dict.fromkeys(ENCRYPTION, "true")}
+    open_ = {key: value for key, value in encrypted.items() if key != missing}
+
+    def configure(**settings: str) -> dict[str, str]:
+        return session_config(Settings.of(settings, environment={}))
+
+    with pytest.raises(
+        SettingsError, match=rf"{login} is set, and {missing} is not true on .*host:1"
+    ) as raised:
+        configure(**open_, **{login: "s3cret"})
+
+    assert "s3cret" not in str(raised.value)
+    assert configure(**encrypted, **{login: "s3cret"})[missing] == "true"
+    assert missing not in configure(**open_)
+    assert configure(**{login: "s3cret"})["spark.master"].startswith("local")
 
 
 def test_session_on_a_cluster_ships_the_connector_and_the_users_jars() -> None:
