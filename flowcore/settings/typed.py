@@ -19,7 +19,7 @@ from flowcore.errors import SettingsError
 from flowcore.settings.secrets import FILE_SUFFIX, hide_login, read_secret
 from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
 
-__all__ = ["Settings", "given_secrets", "keys", "secret_keys"]
+__all__ = ["Settings", "keys", "secret_keys"]
 
 CheckMode = Literal["off", "sample", "full"]
 ResultVisibility = Literal["whole", "pipelined"]
@@ -178,8 +178,7 @@ class Settings:
     )
     umask: int = _setting(
         "files.umask", 0o077, _umask,
-        "permissions that files and folders of a run do not have: 077 for its user only, 027 if its group, "
-        "022 if everyone may read what it writes to data.dir",
+        "permissions that files of a run lack: 077 for its user only, 027 if its group reads, 022 if all do",
     )  # fmt: skip
     trigger_interval: timedelta = _setting(
         "execution.trigger-interval", timedelta(0), parse_duration,
@@ -370,18 +369,10 @@ def keys() -> dict[str, str]:
     return found
 
 
-def secret_keys() -> list[str]:
-    """The keys of flowcore's own secrets."""
-    return [setting.metadata["key"] for setting in _declared() if "secret" in setting.metadata]
-
-
-def given_secrets(settings: Settings) -> list[str]:
-    """The keys of flowcore's own secrets that are set."""
-    return [
-        each.metadata["key"]
-        for each in _declared()
-        if "secret" in each.metadata and getattr(settings, each.name)
-    ]
+def secret_keys(given: Settings | None = None) -> list[str]:
+    """The keys of flowcore's own secrets, or of those that are given."""
+    secrets = [setting for setting in _declared() if "secret" in setting.metadata]
+    return [each.metadata["key"] for each in secrets if given is None or getattr(given, each.name)]
 
 
 def _declared() -> Iterator[Field[Any]]:

@@ -7,7 +7,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from flowcore.errors import SettingsError
-from flowcore.settings import Settings, given_secrets, is_spark_secret
+from flowcore.settings import Settings, is_spark_secret, secret_keys
 
 __all__ = ["redaction", "require_encryption", "start_jvm"]
 
@@ -41,7 +41,7 @@ def require_encryption(given: Mapping[str, str], settings: Settings) -> None:
     Raises:
         SettingsError: It does not.
     """
-    secrets = [*given_secrets(settings), *(["kafka.ssl.key"] if settings.kafka_key else [])]
+    secrets = [*secret_keys(settings), *(["kafka.ssl.key"] if settings.kafka_key else [])]
     missing = [key for key in _ENCRYPTION if given.get(key, "false").lower() != "true"]
     if secrets and missing:
         msg = (
