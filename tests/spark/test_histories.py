@@ -50,5 +50,7 @@ def test_messages_of_a_history_precede_the_topic_in_order(spark: SparkSession, t
     assert [[row[1] for row in batch] for batch in batches] == [[0] * (len(one) - 1) + [1] for one in batches]
     assert len(batches) == 3
 
+    prepare_history(node, rows.limit(0), checkpoint, context, partitions=2)  # nothing: it was read
+    assert len([*tmp_path.glob("bids.history/bids/*.parquet")]) == len(batches)
     with pytest.raises(StateError, match=r"moved.history.bids is missing"):
-        prepare_history(node, rows, checkpoint.rename(tmp_path / "moved"), context, partitions=2)
+        read_history(node, checkpoint.rename(tmp_path / "moved"), context, columns)

@@ -62,19 +62,9 @@ def prepare_history(
 
     Args:
         partitions: The number of partitions of the topic.
-
-    Raises:
-        StateError: A batch has been planned, and the messages are gone.
     """
     folder = _folder(node, checkpoint)
     if planned_batches(checkpoint):
-        if not (folder / _INDEX).exists():
-            msg = (
-                f"operator {node.name!r}: {folder} is missing, and not all of its records were read: state "
-                "would begin with a part of the history; bring the folder back, or start anew: "
-                f"{start_anew([checkpoint])}"
-            )
-            raise StateError(msg)
         return
     part = folder.with_name(f".{folder.name}.part")
     for each in (part, folder):
@@ -93,8 +83,19 @@ def prepare_history(
 
 
 def read_history(node: WithHistory, checkpoint: Path, context: Context, names: list[str]) -> DataFrame:
-    """The messages of a history as a stream, with columns of Spark's Kafka source."""
+    """The messages of a history as a stream, with columns of Spark's Kafka source.
+
+    Raises:
+        StateError: They are gone.
+    """
     folder = _folder(node, checkpoint)
+    if not (folder / _INDEX).exists():
+        msg = (
+            f"operator {node.name!r}: {folder} is missing, a source of checkpoint {checkpoint}: what was not "
+            "read of it would be missing in the state; bring the folder back, or start anew: "
+            f"{start_anew([checkpoint])}"
+        )
+        raise StateError(msg)
     index: Mapping[str, Any] = json.loads((folder / _INDEX).read_text())
     sizes, partitions = index["rows"], index["partitions"]
     # By task that wrote a file: the offset of its first row, and its number of rows.
