@@ -92,10 +92,20 @@ class Read(_End):
             text += f" from {_show_position(topic.start)}{until}"
         if topic.channels is not None:
             text += f", control elements of {', '.join(topic.channels)} only"
+        if topic.signed:
+            text += ", signed control elements only"
         if topic.event_time is None and topic.watermark is None:
             return text
         watermarks = f", {topic.watermark}" if topic.watermark else ""
         return f"{text}, event time {topic.event_time or 'as Kafka keeps it'}{watermarks}"
+
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        yield from _End.realtime_obstacles(self)
+        if self.topic is not None and self.topic.signed:
+            yield Obstacle(
+                f"signatures of {self.name} are checked in Python",
+                f"declare {self.name} without signed=True",
+            )
 
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:  # noqa: ARG002 - it has no inputs
         return {column.lower(): frozenset({(self.name, column)}) for column in self.columns}

@@ -145,6 +145,8 @@ class KafkaTopic:
         channels: Sources of tagged elements only: the channels whose watermarks and other control elements
             count, ``flow/query`` as in the header ``flowcore-channel``. Those of other channels are dead
             letters. Default: any channel, of which the first 64 of a partition count.
+        signed: Of tagged elements only: a sink signs its control elements with the setting
+            ``kafka.control-key``, and for a source those without a valid signature are dead letters.
         deduplicate: Sources only: drop records whose header ``flowcore-id`` was read before. So a flow counts
             each record once that another flow wrote at least once. Records without the header pass, and are
             counted.
@@ -182,6 +184,7 @@ class KafkaTopic:
     elements: Elements = field(default="plain", metadata=ADDED_LATER)
     headers: bool = field(default=False, metadata=ADDED_LATER)
     channels: tuple[str, ...] | None = field(default=None, metadata=ADDED_LATER)
+    signed: bool = field(default=False, metadata=ADDED_LATER)
     flushed: timedelta | None = field(default=None, metadata=ADDED_LATER)
     isolation: Isolation = field(default="read_committed", metadata=ADDED_LATER)
     delivery: Delivery = field(default="at-least-once", metadata=ADDED_LATER)
@@ -267,6 +270,11 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
 
 
 def _channel_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
+    if topic.signed and topic.elements != "tagged":
+        yield (
+            f"signed=True {of_topic} with elements={topic.elements!r}: only the control elements of tagged "
+            "topics are signed; pass elements='tagged', or leave signed out"
+        )
     channels: object = topic.channels
     if channels is None:
         return

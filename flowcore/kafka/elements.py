@@ -16,6 +16,7 @@ from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import end_offsets
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.signatures import SIGNATURE_HEADER, sign
 
 __all__ = ["CHANNEL_HEADER", "ELEMENT_HEADER", "ElementWriter"]
 
@@ -37,12 +38,16 @@ class ElementWriter:
     Args:
         topics: Number of partitions by topic of tagged elements.
         channel: Name of the writing query, for instance ``auctions/bids``.
+        key: Signs the elements of signed topics; needed if there are any.
     """
 
-    def __init__(self, servers: str, topics: Mapping[KafkaTopic, int], channel: str) -> None:
+    def __init__(
+        self, servers: str, topics: Mapping[KafkaTopic, int], channel: str, key: bytes | None = None
+    ) -> None:
         self._servers = servers
         self._topics = topics
         self._channel = channel.encode()
+        self._key = key
         self._serializer = TaggedSerializer(RawFormat(), channel)
         # In order; a duplicate does no harm, and an idempotent producer may fail permanently.
         refresh = {"topic.metadata.refresh.interval.ms": round(_REFRESH_S * 1000)}
@@ -87,8 +92,14 @@ class ElementWriter:
                     headers.append((ELEMENT_HEADER, content))
                     value = None
                 for partition in range(partitions):
-                    self._produce(topic.name, value, partition, headers)
+                    proof = self._signature(topic, partition, content)
+                    self._produce(topic.name, value, partition, [*headers, *proof])
         self._producer.flush(_DELIVERY_S)
+
+    def _signature(self, topic: KafkaTopic, partition: int, content: bytes) -> list[tuple[str, bytes]]:
+        if not topic.signed or self._key is None:
+            return []
+        return [(SIGNATURE_HEADER, sign(self._key, topic.name, partition, self._channel, content))]
 
     def _produce(
         self, topic: str, value: bytes | None, partition: int, headers: list[tuple[str, str | bytes | None]]

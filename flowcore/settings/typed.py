@@ -153,6 +153,9 @@ class Settings:
         "kafka.ssl.key", None, Path, "PEM file of the client's private key (PKCS 8)"
     )
     kafka_key_password: str | None = _secret("kafka.ssl.key-password", "password of an encrypted private key")
+    control_key: str | None = _secret(
+        "kafka.control-key", "secret with which control elements of topics with signed=True are signed"
+    )
     kafka_token_url: str | None = _setting(
         "kafka.sasl.oauthbearer.token.endpoint.url", None, _address,
         "OAUTHBEARER: where the issuer gives tokens for client credentials; https, on loopback also http",

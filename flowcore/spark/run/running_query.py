@@ -221,7 +221,7 @@ class RunningQuery:
         }
         servers = output_servers(query, self._context.settings)
         writer = self._closing.enter_context(
-            ElementWriter(servers, topics, f"{self._context.flow}/{query.name}")
+            ElementWriter(servers, topics, f"{self._context.flow}/{query.name}", side_channels.control_key)
         )
         self.watermarks = watermarks_of(
             query,

@@ -20,6 +20,7 @@ from flowcore.keyed.task_elements import count_ignored
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
+from flowcore.signatures import require_control_key
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.context import broker_of
@@ -106,7 +107,8 @@ def reset_channel(
         if partitions is None:
             msg = f"topic {topic.name!r} does not exist at {servers}: nothing was reset; check the address"
             raise RunError(msg)
-        with ElementWriter(servers, {topic: partitions}, sender) as writer:
+        key = require_control_key(settings, [topic.name] if topic.signed else [])
+        with ElementWriter(servers, {topic: partitions}, sender, key) as writer:
             writer.write([WatermarkStatus(idle=True)])
         if writer.has_undelivered:
             msg = (

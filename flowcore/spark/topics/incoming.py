@@ -17,6 +17,7 @@ from flowcore.api.event_time import event_time_expression, watermark_expression
 from flowcore.api.operators import Read
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
+from flowcore.signatures import SIGNATURE_HEADER
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import id_after_writer
 from flowcore.spark.frame.rows import (
@@ -42,6 +43,7 @@ from flowcore.spark.topics.arriving_attributes import BacklogColumn
 from flowcore.spark.topics.channels import refused_channels
 from flowcore.spark.topics.event_times import milliseconds, too_far_ahead
 from flowcore.spark.topics.side_channels import SideChannels
+from flowcore.spark.topics.signed import check_signature, register_signatures
 from flowcore.spark.topics.values import (
     RECORD,
     describe_misfit,
@@ -57,6 +59,8 @@ __all__ = ["Incoming"]
 _IS_EVENT = "_is_event"
 """True for messages of the companion topic. They are parsed like records, needlessly: there are few of them,
 and a condition upstream of the parser would cost more for each record."""
+_SIGNED = "_signed"
+"""Whether a control element has a valid signature; null for records, and only for signed topics."""
 _SENT_ID = "_sent_id"
 """The record id that the writer of a message gave it, null without one."""
 _NOT_A_RECORD = (
@@ -119,10 +123,12 @@ class Incoming:
         added = [f"topic = {literal(self.topic.events)} AS {_IS_EVENT}"] if has_markers else []
         if tagged:
             added += [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
+        added += self._signed(element)
         if self.place is not None:
             added.append(f"{id_after_writer(f'CAST({_header(RECORD_ID_HEADER)} AS STRING)')} AS {RECORD_ID}")
         if self.topic.deduplicate:
             added.append(f"CAST({_header(RECORD_ID_HEADER)} AS STRING) AS {_SENT_ID}")
+        register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)
         rows = messages.selectExpr("partition", "offset", "timestamp", "value", *added)
         register_format(self.topic, messages.sparkSession)
         rows = rows.selectExpr("*", parse_value(self.node, value))
@@ -144,6 +150,14 @@ class Incoming:
         if has_markers:
             topic = f"CASE WHEN {_IS_EVENT} THEN {literal(self.topic.events)} ELSE {topic} END"
         return rows.selectExpr("*", f"{branch} AS {BRANCH}", f"{topic} AS topic")
+
+    def _signed(self, element: str) -> list[str]:
+        """Whether a control element has a valid signature, if the topic is signed."""
+        if not self._checks_signatures:
+            return []
+        control = f"CASE WHEN {elements.is_control(element)} THEN {element} END"
+        headers = map(_header, (CHANNEL_HEADER, SIGNATURE_HEADER))
+        return [f"{check_signature(self.topic.name, control, *headers)} AS {_SIGNED}"]
 
     def _field(self, name: str) -> str:
         """A column of the source: a field of the value, or the record id that its writer gave it."""
@@ -246,6 +260,10 @@ class Incoming:
         return self.topic.elements == "tagged"
 
     @property
+    def _checks_signatures(self) -> bool:
+        return self.topic.signed and self.side_channels.control_key is not None
+
+    @property
     def _missing_time(self) -> str | None:
         """Why a record without event time is bad; None if it is not, or if every record has an event time."""
         if self.node not in self.side_channels.timed_sources | self.side_channels.untimed_sources:
@@ -296,6 +314,13 @@ class Incoming:
             )
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
             refused = [*refused_channels(self.topic, ELEMENT, CHANNEL)]
+            if self._checks_signatures:
+                forged = (
+                    f" without a valid signature in the header {SIGNATURE_HEADER}: it does not count; if its "
+                    "writer is to be trusted, give it signed=True and the same kafka.control-key"
+                )
+                reason = f"concat('is ', {elements.show_control(ELEMENT)}, {literal(forged)})"
+                refused.append((f"NOT coalesce({_SIGNED}, false)", reason))
             if ahead is not None and self.topic.watermark is None:
                 refused.append(ahead)
             why = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in refused)

@@ -18,6 +18,7 @@ from flowcore.kafka.topics import TopicIdentity, TopicLimits, identify_topics, t
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.timestamps import brings_watermarks, find_timed_sources
 from flowcore.settings import Settings
+from flowcore.signatures import require_control_key
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics
 from flowcore.spark.context import names_by_broker
 from flowcore.spark.topics.arriving_attributes import reads_attributes
@@ -46,6 +47,7 @@ class SideChannels:
         max_ahead_ms: How far ahead of the clock an event time may be where it advances watermarks; 0 for any.
         channel_expiry_ms: After which time a silent channel of a tagged topic is idle; None for no limit.
         reads_attributes: A function of a chain asks for the attributes of its records, which are rows.
+        control_key: Signs and checks the control elements of signed topics; None without such a topic.
         lags: The query is in backlog while it runs, so that all its records are; only if a function asks.
     """
 
@@ -63,6 +65,7 @@ class SideChannels:
     channel_expiry_ms: int | None = None
     reads_attributes: bool = False
     lags: bool = False
+    control_key: bytes | None = field(default=None, repr=False)
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -99,6 +102,10 @@ class SideChannels:
         return replace(
             planned,
             max_ahead_ms=settings.max_ahead // MILLISECOND,
+            control_key=require_control_key(
+                settings,
+                (each.name for each in (*query.topics_read, *query.topics_written) if each.signed),
+            ),
             channel_expiry_ms=settings.channel_expiry // MILLISECOND or None,
         )
 
