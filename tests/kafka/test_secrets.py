@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
@@ -108,6 +109,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         check=True, capture_output=True,
     )  # fmt: skip
     both.write_text(key.read_text() + certificate.read_text())
+    encrypted = given / "encrypted.pem"
+    subprocess.run(
+        ["openssl", "pkcs8", "-topk8", "-in", str(key), "-out", str(encrypted), "-passout", f"pass:{CANARY}"],
+        check=True, capture_output=True,
+    )  # fmt: skip
     (given / "flows.py").write_text(FLOWS)
     (given / "wrong.py").write_text(WRONG)
     (given / "password").write_text(f"{PASSWORD}\n")
@@ -132,7 +138,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
                 "KAFKA_SASL_PASSWORD_FILE": str(given / "password"),
                 "KAFKA_SSL_CA": str(certificate),
                 "KAFKA_SSL_CERTIFICATE": str(certificate),
-                "KAFKA_SSL_KEY": str(key),
+                "KAFKA_SSL_KEY": str(encrypted),
+                "KAFKA_SSL_KEY_PASSWORD": CANARY,
                 "METRICS_LATENCY_INTERVAL": "1 s",
                 "EXECUTION_SHORT_LIVED": "true",
                 "EXECUTION_STAGES_AT_ONCE": "1",
@@ -158,7 +165,10 @@ def runs(project: Project) -> Project:
     try:
         _wait(run, lambda: end_offsets(project.broker, "counts").get(0, 0) >= 4)
         tree = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
-        lines = [" ".join(process.cmdline()) for process in tree]
+        lines = []
+        for process in tree:
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                lines.append(" ".join(process.cmdline()))
         (project.written / "command-lines.txt").write_text("\n".join(lines))
         _keep_pages(project.written / "ui", ui)
         assert project.start("top", "top", "live", "--once").wait(60) == 0
@@ -180,7 +190,8 @@ def runs(project: Project) -> Project:
 
 def test_secrets_are_nowhere(runs: Project) -> None:
     """Neither in output, logs, state and reports, nor in Spark's UI and event log, nor in a command line."""
-    words = (CANARY, (runs.given / "key.pem").read_text().splitlines()[5])
+    keys = [(runs.given / name).read_text().splitlines()[5] for name in ("key.pem", "encrypted.pem")]
+    words = (CANARY, *keys)
     lines = (runs.written / "command-lines.txt").read_text().splitlines()
 
     assert any("pyspark" in line and "java" in line for line in lines)
