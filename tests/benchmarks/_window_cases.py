@@ -153,6 +153,6 @@ _COMPARED = """
             arg_max(total, coalesce(firing, 0)) AS total, arg_max(n, coalesce(firing, 0)) AS n
         FROM found GROUP BY ALL
     )
-    SELECT count(*), count_if((last.total, last.n) IS DISTINCT FROM (expected.total, expected.n))
+    SELECT count(*), coalesce(count_if((last.total, last.n) IS DISTINCT FROM (expected.total, expected.n)), 0)
     FROM expected LEFT JOIN last USING (auction_id, first_ms, end_ms) WHERE end_ms < ?
 """

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from flowcore.errors import InstallationError, RunError
+from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from pipelines.benchmark import Figures, Report, in_turn
 from tests.benchmarks._peers.contenders import CONTENDERS, OURS, RIVALS
@@ -97,8 +97,8 @@ class _Bench:
                 if found[name].failure is None:
                     try:
                         self._run(workload, name, found[name], counted=counted)
-                    except (InstallationError, RunError) as error:
-                        found[name].failure = str(error)
+                    except Exception as error:  # noqa: BLE001 - the figures of the others would be lost
+                        found[name].failure = f"{type(error).__name__}: {error}"
                         click.echo(f"{workload} {name} failed: {error}", err=True)
                 return 0.0
 

@@ -166,11 +166,10 @@ class _Bench:
     def warm_up(self) -> None:
         """Run each contender once, for code generation and class loading."""
         case = Case("tumbling", 1000)
-        table = records_of(case, 500_000)
-        sent = self.fill(case, table)
+        sent = self.fill(case, records_of(case, 500_000))
         self.ours(case, sent, 0)
         self.native(case, sent, 0)
-        self.rivals.per_key(case, self.fill(case, table.slice(0, 5_000)), BATCH)
+        self.rivals.per_key(case, self.fill(case, records_of(case, 5_000)), BATCH)
 
     def fill(self, case: Case, table: pa.Table) -> Sent:
         """Fill a new topic with these records."""
