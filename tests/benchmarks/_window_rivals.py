@@ -138,7 +138,7 @@ class PerKey(StatefulProcessor):
     def handleExpiredTimer(  # noqa: N802
         self,
         key: Any,
-        timerValues: TimerValues,  # noqa: N803
+        timerValues: TimerValues,  # noqa: ARG002, N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
     ) -> Iterator[Row]:
         due_ms = expiredTimerInfo.getExpiryTimeInMs()
@@ -147,7 +147,8 @@ class PerKey(StatefulProcessor):
                 yield self._row(key, window, total)
                 if self.lateness_ms:
                     self.handle.registerTimer(due_ms + self.lateness_ms)
-            if window[1] - 1 + self.lateness_ms <= timerValues.getCurrentWatermarkInMs():
+            # Not all that the watermark has passed: their own timers have yet to emit them.
+            if window[1] - 1 + self.lateness_ms == due_ms:
                 self.open.removeKey(window)
 
     def _windows_of(self, at: int, kept: dict[Any, Any]) -> list[tuple[int, int]]:
