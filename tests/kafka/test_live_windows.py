@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,31 @@ def test_window_emits_when_complete_and_continues_after_a_restart(live: Live) ->
     live.send(source, click("a", 7, 9999), click("a", 8, 1))
     live.run(flow)
     assert [(row["user"], row["price"]) for row in live.values(late)] == [("a", 7), ("a", 8)]
+
+
+def test_ingestion_time_is_that_of_the_batch_also_when_it_is_repeated(live: Live) -> None:
+    """Spark logs the time of a batch before it runs, so a repeated record stays in its window."""
+    source = live.topic(
+        "clicks", schema="user STRING", event_time="current_timestamp()", watermark=monotonous()
+    )
+    out = live.topic("totals")
+    flow = Flow("ingested")
+    windows = flow.read("clicks", source).window(Tumbling(timedelta(milliseconds=10)), by="user")
+    windows.aggregate(n="count(*)").write("totals", out)
+    began_ms = time.time_ns() // 1_000_000
+    live.send(source, {"user": "a"}, {"user": "a"})
+    live.run(flow)
+    ended_ms = time.time_ns() // 1_000_000
+
+    live.forget_last_batch("ingested", "clicks-batches")
+    time.sleep(0.1)
+    live.send(source, {"user": "b"})
+    live.run(flow)
+
+    (found,) = live.values(out)
+    assert (found["user"], found["n"]) == ("a", 2)
+    start_ms = datetime.fromisoformat(found["window_start"]).timestamp() * 1_000
+    assert began_ms - 10 <= start_ms <= ended_ms
 
 
 def test_windows_and_bad_messages_share_one_query(live: Live) -> None:
