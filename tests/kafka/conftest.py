@@ -75,7 +75,7 @@ class Live:
         for number, (value, time_ms) in enumerate(zip(values, times, strict=True)):
             content = json.dumps(value).encode() if isinstance(value, dict) else value
             producer.produce(topic.name, content, partition=number % partitions, timestamp=time_ms)
-        assert producer.flush(20) == 0
+        assert producer.flush(300) == 0
 
     def records(self, topic: KafkaTopic | str) -> list[Record]:
         """All committed records in a topic now, by partition and offset; empty if there is no topic."""
@@ -97,7 +97,7 @@ class Live:
                 consumer.assign([TopicPartition(name, partition, 0)])
                 last = -1
                 while last < end - 1:
-                    (message,) = consumer.consume(1, timeout=20)
+                    (message,) = consumer.consume(1, timeout=300)
                     if message.error():
                         assert message.error().name() == "_PARTITION_EOF"
                         break  # the last offsets are markers of transactions
@@ -179,7 +179,7 @@ class Live:
         if plan.live:
             with LiveRun(plan, context) as run:
                 if until is None:
-                    assert run.wait(180)
+                    assert run.wait(600)
                 else:
                     until(run)
 
