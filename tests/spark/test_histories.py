@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from flowcore import Flow, KafkaTopic, Parquet, monotonous
 from flowcore.api.operators import WithHistory
 from flowcore.errors import StateError
 from flowcore.settings import Settings
+from flowcore.spark.checkpoint.offset_log import forget_unplanned_files
 from flowcore.spark.context import Context
 from flowcore.spark.topics.histories import prepare_history, read_history
 
@@ -54,3 +56,36 @@ def test_messages_of_a_history_precede_the_topic_in_order(spark: SparkSession, t
     assert len([*tmp_path.glob("bids.history/bids/*.parquet")]) == len(batches)
     with pytest.raises(StateError, match=r"moved.history.bids is missing"):
         read_history(node, checkpoint.rename(tmp_path / "moved"), context, columns)
+
+
+@pytest.mark.parametrize("planned", [0, 1])
+def test_a_batch_has_one_file_also_after_a_kill_before_it_was_planned(
+    spark: SparkSession, tmp_path: Path, planned: int
+) -> None:
+    """Spark had logged which file the batch reads, and not the batch."""
+    settings = Settings.of({"execution.max-records-per-batch": 4}, environment={})
+    context, checkpoint, node = Context(spark, settings, "f"), tmp_path / "bids", _node(5)
+    rows = spark.createDataFrame([(number, number * 10) for number in range(12)], BID)
+    prepare_history(node, rows, checkpoint, context, partitions=2)
+    offsets = _read(node, checkpoint, context)
+    for log in ("offsets", "commits"):
+        for entry in (checkpoint / log).glob("*[0-9]*"):
+            if int(re.findall(r"\d+", entry.name)[0]) >= planned:
+                entry.unlink()
+
+    forget_unplanned_files(checkpoint)
+
+    assert _read(node, checkpoint, context) == offsets[planned:]
+
+
+def _read(node: WithHistory, checkpoint: Path, context: Context) -> list[list[int]]:
+    """The offsets of the records of each batch."""
+    batches: list[list[int]] = []
+    stream = read_history(node, checkpoint, context, ["offset", "value"])
+
+    def take(frame: object, _: int) -> None:
+        batches.append([row.offset for row in frame.collect()])  # type: ignore[attr-defined]
+
+    query = stream.writeStream.foreachBatch(take).trigger(availableNow=True)
+    query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+    return batches

@@ -14,6 +14,7 @@ __all__ = [
     "committed_batches",
     "committed_offsets",
     "find_lost_offsets",
+    "forget_unplanned_files",
     "has_unfinished_batch",
     "move_offsets",
     "next_batch",
@@ -115,6 +116,24 @@ def clear_unused_log(checkpoint: Path) -> None:
     if offsets.exists() and not planned_batches(checkpoint):
         for file in offsets.iterdir():
             file.unlink()
+
+
+def forget_unplanned_files(checkpoint: Path) -> None:
+    """Remove from the logs of file sources the entries that no planned batch reads.
+
+    Spark logs which files it will read, then plans the batch. If it is killed between both, the next batch
+    reads these files and its own ones, and the order of their records is lost.
+    """
+    planned = planned_batches(checkpoint)
+    lines = (checkpoint / "offsets" / str(max(planned))).read_text().splitlines()[2:] if planned else []
+    for log in (checkpoint / "sources").glob("[0-9]*"):
+        line = lines[int(log.name)] if lines else "-"
+        last = json.loads(line).get("logOffset", -1) if line.startswith("{") else -1
+        for entry in log.glob("[0-9]*"):
+            is_of_files = '"path"' in entry.read_text()
+            if is_of_files and int(entry.name.removesuffix(".compact")) > last:
+                entry.unlink()
+                (log / f".{entry.name}.crc").unlink(missing_ok=True)
 
 
 def _offsets(planned: Path) -> dict[str, dict[int, int]]:

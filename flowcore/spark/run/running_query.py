@@ -27,7 +27,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.histories import find_histories
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import CheckpointIdentity
-from flowcore.spark.checkpoint.offset_log import planned_batches
+from flowcore.spark.checkpoint.offset_log import forget_unplanned_files, planned_batches
 from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, require_fit
 from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.compile.query import compile_query
@@ -106,6 +106,8 @@ def prepare_query(
     histories = find_histories(query.operators)
     held = bool(histories) and histories_pending(checkpoint)
     with translate_run_errors(f"query {query.name!r}", context.log):
+        if held:
+            forget_unplanned_files(checkpoint)
         for node in histories if held else ():
             partitions = side_channels.partitions[node.live_topic.name]
             prepare_history(node, joined.frames[node.history], checkpoint, context, partitions=partitions)
