@@ -78,6 +78,6 @@ def test_beat_shows_the_health_as_tables() -> None:
     health = progress_metadata(RUN)["health"]
 
     assert isinstance(health, MarkdownMetadataValue)
-    assert "| out | realtime | backlog | 450 | 4 | 1 | 5 s ago |" in (health.md_str or "")
-    assert "| out | 5 | 4 | 6 |" in (health.md_str or "")
-    assert "| slice to realtime | all native |" in (health.md_str or "")
+    assert "| `out` | `realtime` | `backlog` | 450 | 4 | 1 | 5 s ago |" in (health.md_str or "")
+    assert "| `out` | 5 | 4 | 6 |" in (health.md_str or "")
+    assert "| `slice to realtime` | `all native` |" in (health.md_str or "")

@@ -141,6 +141,7 @@ def test_launch_that_configures_a_resource_is_refused(
     monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
     ((name, config),) = given.items()
     run_config = {"resources": {name: {"config": config}}}
+    before = SparkContext._active_spark_context  # of other tests
     with pytest.raises(DagsterResourceFunctionError) as refused:
         shop.resolve_job_def(job).execute_in_process(instance=instance, run_config=run_config)
     message = str(refused.value.__cause__)
@@ -152,7 +153,7 @@ def test_launch_that_configures_a_resource_is_refused(
     )
     assert "evil" not in message
     assert "s3cret" not in message
-    assert SparkContext._active_spark_context is None
+    assert SparkContext._active_spark_context is before
 
 
 @pytest.mark.parametrize(

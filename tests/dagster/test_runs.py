@@ -146,7 +146,7 @@ def test_slice_catches_up_and_ends(
     assert metadata["bids/mode"] == metadata["highest/mode"] == "slice"
     assert metadata["bids/lag"] == metadata["bids/bids[0]/lag"] == metadata["highest/bids[1]/lag"] == 0
     assert metadata["highest/state_bytes"] > 0
-    assert "| bids | slice" in metadata["health"]
+    assert "| `bids` | `slice" in metadata["health"]
     assert metadata["bounded_version/catalog"] == _metadata(history, CATALOG)["version"]
     assert sum(end_offsets(auctions.servers, "enriched-bids").values()) == auctions.bids
     found = {check.check_name: check.passed for check in _evaluations(result)}
