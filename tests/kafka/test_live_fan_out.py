@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from flowcore import Flow, KafkaTopic, Stream, Tumbling
 from flowcore.process import KeyedProcessFunction
 from flowcore.spark.run.live_stage import LiveRun
@@ -105,6 +107,7 @@ def drive(servers: str, state: str, *topics: str) -> None:
     run_slice(fan_out, servers, state, topics)
 
 
+@pytest.mark.thorough
 def test_results_of_a_window_go_to_a_window_and_a_function_over_a_kill(live: Live) -> None:
     """Repeated batches give the same results under the same ids."""
     source, *sinks = bids(live), *(live.topic(name) for name in ("short", "longer", "totals"))

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction
 from flowcore.planner import plan_flow
 from flowcore.spark.run.live_stage import LiveRun
@@ -27,6 +29,7 @@ def drive(servers: str, state: str, *topics: str) -> None:
     run_plan(plan, settings)
 
 
+@pytest.mark.thorough
 def test_buffered_windows_over_buffered_windows_survive_a_kill_of_the_driver(live: Live) -> None:
     """No result is lost in a buffer, and none is late because its channel's watermark overtook it."""
     topics = [bids(live), live.topic("counts"), live.topic("most")]

@@ -82,6 +82,7 @@ def drive(servers: str, state: str, mode: Any, *queries: str) -> None:
         time.sleep(600)
 
 
+@pytest.mark.thorough
 def test_results_are_duckdbs_after_kills_and_in_other_modes(live: Live, events: Tables) -> None:
     """Two drivers are killed at random moments; each run continues in the other mode, the last completes.
 
