@@ -46,7 +46,7 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
         return
     msg = (
         f"the run configuration sets {', '.join(map(repr, refused))}, which only the deployment may set: "
-        "whoever launches a run could load code into Spark, send Kafka's password to another broker, or "
+        "a launcher could load code into Spark, send Kafka's password to another broker, or "
         "write to other folders; nothing was started. Remove this from the launch: it sets 'ops' only (mode, "
         "run_seconds, beat_seconds, refresh). To change it for all runs, set it where the code location "
         "calls definitions(...), in the file that FLOWCORE_SETTINGS names, or in a variable FLOWCORE_*"

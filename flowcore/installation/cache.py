@@ -81,7 +81,7 @@ def require_own(*paths: Path) -> None:
         else:
             continue
         message = (
-            f"{path} {problem}: whoever writes there chooses the code that Spark runs; if you trust what is "
+            f"{path} {problem}: others could choose the code that Spark runs; if you trust what is "
             f"there, run: {mend}, or set FLOWCORE_CACHE to a folder of your own"
         )
         raise InstallationError(message)

@@ -118,7 +118,7 @@ def _not_trusted(server: str, security: Security, error: ssl.SSLCertVerification
         known = "the system's authorities" if security.ca is None else repr(str(security.ca))
         advice = f"set kafka.ssl.ca, now {known}, to the PEM file of the authority that signed it"
     return BrokerAccessError(
-        f"broker {server} is not trusted ({error.verify_message.rstrip('.')}): whoever answers there could "
+        f"broker {server} is not trusted ({error.verify_message.rstrip('.')}): what answers could "
         f"read what is sent; {advice}"
     )
 

@@ -115,7 +115,7 @@ def _leaves(kind: ConfigType, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_launchable_configuration_is_this(shop: Definitions) -> None:
-    """Whoever adds a field that a launch can set sees it here; resources are refused below."""
+    """A new field that a launch can set is seen here; resources are refused below."""
     paths = {
         path
         for job in ("shop_history", "shop_slice", "shop_live")

@@ -1,7 +1,7 @@
 """A real broker with a listener for each way to authenticate, and an issuer of tokens, for tests.
 
 All listeners belong to one broker, so that a test of another mechanism does not start another broker. The
-listeners differ in name, port and certificate. Whoever uses PLAINTEXT or SSL without a certificate may do
+listeners differ in name, port and certificate. A client of PLAINTEXT, or of SSL without a certificate, may do
 everything; a user that logs in may do what the ACLs say.
 """
 

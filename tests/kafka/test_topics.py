@@ -105,13 +105,13 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_topics_without_a_broker_fail_in_seconds() -> None:
+def test_topics_without_a_broker_are_an_error() -> None:
     """The message names the address and the command that starts a broker."""
     with pytest.raises(BrokerError, match=r"127.0.0.1:\d+' did not answer.*flowcore broker"):
         partition_counts(f"127.0.0.1:{free_port()}", ["bids"])
 
 
-def test_topics_of_a_silent_broker_fail_in_seconds(silent: str) -> None:
+def test_topics_of_a_silent_broker_are_an_error(silent: str) -> None:
     """An accepted connection without an answer is a timeout."""
     with pytest.raises(BrokerError, match="did not answer within 5 s"):
         ensure_topics(silent, {"bids": 1})

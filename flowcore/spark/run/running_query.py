@@ -108,9 +108,9 @@ def prepare_query(
     with translate_run_errors(f"query {query.name!r}", context.log):
         if held:
             forget_unplanned_files(checkpoint)
-        for node in histories if held else ():
-            partitions = side_channels.partitions[node.live_topic.name]
-            prepare_history(node, joined.frames[node.history], checkpoint, context, partitions=partitions)
+            for node in histories:
+                partitions = side_channels.partitions[node.live_topic.name]
+                prepare_history(node, joined.frames[node.history], checkpoint, context, partitions=partitions)
         compiled = compile_query(query, context, joined, side_channels, held=held)
     require_fit(query, context.flow, checkpoint, compiled.types)
     return PreparedQuery(

@@ -186,7 +186,7 @@ def test_pinned_jars_are_those_of_the_list_that_ivy_resolves() -> None:
 def test_cache_that_others_may_write_is_refused(
     java_home: JavaHome, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
-    """Whoever writes there chooses the code that Spark runs."""
+    """Others who write there could choose the code that Spark runs."""
     monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY)))
     folder = jars("connector")[0].parent
     (folder, *folder.parents)[3 - level].chmod(0o775)
