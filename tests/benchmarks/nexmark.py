@@ -12,6 +12,8 @@ at its peak.
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -43,6 +45,7 @@ from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark.answers import BY_CLOCK, QUERIES, Answer, check_folder, check_messages, load_query
 from pipelines.nexmark.events import PARTITIONS, Tables, feed_events, result_topic
 from pipelines.nexmark.generator import NexmarkConfig
+from tests.benchmarks._nexmark_kills import Killing
 from tests.benchmarks._pyflink.rival import PyFlink, query_text
 
 BATCH = 500_000
@@ -61,12 +64,32 @@ _CORES = os.cpu_count() or 1
 )
 @click.option("--rounds", default=3, show_default=True, help="Counted runs of each query.")
 @click.option("--rival", type=click.Choice(["pyflink"]), help="Run the same queries in PyFlink SQL too.")
+@click.option(
+    "--kills",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Instead of speed: kill -9 the driver of each query so often, and verify what readers find.",
+)
+@click.option("--seed", default=1, show_default=True, help="Chooses the moments of --kills.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(names: tuple[str, ...], events: int, rounds: int, rival: str | None, *, as_json: bool) -> None:
+def command(
+    names: tuple[str, ...],
+    events: int,
+    rounds: int,
+    rival: str | None,
+    *,
+    kills: int,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Nexmark's queries over events already in Kafka, verified against DuckDB."""
     unknown = set(names) - set(QUERIES)
     if unknown:
         msg = f"there is no query {', '.join(sorted(unknown))}; the queries are {', '.join(QUERIES)}"
+        raise click.UsageError(msg)
+    if kills and rival:
+        msg = "--kills measures no speed, so it has no --rival: leave one of them out"
         raise click.UsageError(msg)
     with ExitStack() as closing:
         folder = Path(
@@ -75,6 +98,10 @@ def command(names: tuple[str, ...], events: int, rounds: int, rival: str | None,
             )
         )
         servers = closing.enter_context(EmbeddedBroker()).bootstrap_servers
+        if kills:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # the drivers end too
+            killing = Killing(servers, folder, feed_events(servers, NexmarkConfig(), events), kills, seed)
+            sys.exit(0 if killing.report(names or QUERIES, as_json=as_json) else 1)
         settings = Settings.of(
             {
                 "kafka.bootstrap.servers": servers,
