@@ -1,4 +1,4 @@
-"""Whether the rows of a stream are final, or later rows replace and delete earlier ones."""
+"""Aggregates that take rows back, or count distinct values: their checks, and the operators that they are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,94 +6,24 @@ from typing import Any
 
 from flowcore.api.checks import refuse
 from flowcore.api.connectors import RECORD_ID_HEADER
-from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
-    Apply,
     ChangelogNormalize,
     Deduplicate,
     DistinctAggregate,
-    Drop,
-    Filter,
-    FlatMap,
     Join,
-    JoinRegular,
-    Map,
-    MapBatches,
     Operator,
-    Read,
     RetractingAggregate,
-    Select,
-    Where,
     Window,
-    WithColumns,
-    WithEventTime,
 )
-from flowcore.api.resolution import rename_selected
 from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
+from flowcore.api.updating_rows import ONE_BY_ONE, find_deleted, find_replacing
 from flowcore.api.window_aggregates import WindowAggregates, parse_window_aggregates
 from flowcore.windows.built_in import BuiltIn
 
-__all__ = ["build_distinct_aggregate", "build_retraction", "decide_changes", "find_deleted", "find_replacing"]
+__all__ = ["build_distinct_aggregate", "build_retraction"]
 
 _RETRACTABLE = frozenset({"count", "count_if", "sum", "avg", "min", "max"})
 """The functions from which a value can be taken back; of distinct values only ``count``."""
-_ONE_BY_ONE = (Select, WithColumns, Drop, Map, WithEventTime)
-"""They make one row of each."""
-_PASSING = (*_ONE_BY_ONE, Where, Filter, FlatMap, MapBatches, Join, Apply, Deduplicate)
-"""They make rows of single rows, or pass them on."""
-
-
-def find_replacing(node: Operator) -> Operator | None:
-    """The operator whose later rows replace its earlier ones, and of whose rows a stream is made.
-
-    None if the rows of the stream are final.
-    """
-    if isinstance(node, _PASSING) and (found := find_replacing(node.inputs[0])):
-        return found
-    if isinstance(node, Window) and node.fires_again:
-        return node
-    if isinstance(node, Read) and node.written_by is not None and find_replacing(node.written_by.inputs[0]):
-        return node
-    return node if node.updating and not node.bounded else None
-
-
-def find_deleted(node: Operator) -> str | None:
-    """The column that is true where a row deletes its key; None if no row does, or the column is lost."""
-    match node:
-        case DistinctAggregate():
-            return None
-        case RetractingAggregate():
-            return IS_DELETED if node.by else None
-        case JoinRegular():
-            return IS_DELETED if node.updating else None
-        case Read(written_by=cut) if cut is not None:
-            found = find_deleted(cut.inputs[0])
-        case Select() if found := find_deleted(node.inputs[0]):
-            return rename_selected(node.expressions).get(found.lower())
-        case WithColumns(expressions=expressions):
-            found = find_deleted(node.inputs[0])
-            new = {name.lower() for name, _ in expressions}
-            found = None if found is None or found.lower() in new else found
-        case Drop() | Join() | Where() | WithEventTime() | Deduplicate():
-            found = find_deleted(node.inputs[0])
-        case _:
-            return None
-    return found if found in node.columns else None
-
-
-def decide_changes(node: Operator) -> Decision:
-    """What a plan says of the rows of a stream: ``"append"``, or ``"updating by"`` a key."""
-    replacing = find_replacing(node)
-    if replacing is None:
-        return Decision("append", ("no later row replaces one of its rows",))
-    why = "a later row of a key replaces the earlier one"
-    if replacing is not node:
-        why = f"so are the rows of {replacing.name}"
-    if node.key is None:
-        return Decision("updating", (why, "its columns do not say which row replaces which"))
-    deleted = find_deleted(node)
-    deletes = () if deleted is None else (f"{deleted} is true where a key is deleted",)
-    return Decision(f"updating by {', '.join(node.key) or 'nothing'}", (why, *deletes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +161,7 @@ def _is_one_by_one(node: Operator) -> bool:
         case Deduplicate(by=by):
             return by == (RECORD_ID_HEADER,)  # it drops repeats of what has passed
         case _:
-            return isinstance(node, _ONE_BY_ONE) and not node.repeats_records
+            return isinstance(node, ONE_BY_ONE) and not node.repeats_records
 
 
 def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:

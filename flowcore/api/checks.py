@@ -26,10 +26,10 @@ __all__ = [
     "require_deletable",
     "require_distinct",
     "require_flushable",
+    "require_for_sink",
     "require_join",
     "require_keys",
     "require_name",
-    "require_no_channels",
     "require_own_topic",
     "require_readable",
     "require_same_types",
@@ -236,12 +236,18 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         )
 
 
-def require_no_channels(name: str, sink: Sink) -> None:
-    """Check that a sink declares no channels: its only channel is the query that writes it."""
+def require_for_sink(name: str, sink: Sink) -> None:
+    """Check that a sink declares nothing that only its readers can use."""
     if isinstance(sink, KafkaTopic) and sink.channels is not None:
         refuse(
             f"sink {name!r}: channels={sink.channels!r} of topic {sink.name!r}, and only its readers choose "
             "channels: nothing would be left out; declare them at the source that reads the topic"
+        )
+    if isinstance(sink, KafkaTopic) and sink.updating_by is not None:
+        refuse(
+            f"sink {name!r}: updating_by={sink.updating_by!r} of topic {sink.name!r}, which says how its "
+            "readers take its records: it would have no effect; pass key= for the Kafka key, and declare "
+            "updating_by at the source that reads the topic"
         )
 
 
@@ -271,6 +277,11 @@ def require_cut(node: Operator, name: str, topic: KafkaTopic, schema: Schema | N
         refuse(
             f"cut {name!r}: topic {topic.name!r} has elements={topic.elements!r}, and timestamps and "
             "watermarks cross a cut: they would be lost; leave elements out"
+        )
+    if topic.updating_by is not None:
+        refuse(
+            f"cut {name!r}: topic {topic.name!r} has updating_by={topic.updating_by!r}, and what replaces "
+            f"what is known from {node.name!r}: deletions cross a cut as records; leave updating_by out"
         )
     if topic.until is not None or topic.start != "earliest":
         refuse(

@@ -10,6 +10,7 @@ from flowcore.api.connectors import ADDED_LATER, KafkaTopic, Position, Sink, Sou
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.node import Operator, Origins
 from flowcore.api.schema import Schema
+from flowcore.api.stateful import IS_DELETED
 from flowcore.api.value_formats import runs_in_python
 from flowcore.watermarks.strategies import WatermarkStrategy
 
@@ -59,11 +60,13 @@ class Read(_End):
 
     Attributes:
         written_by: The sink of the same flow that writes its topic, if a cut joins them.
+        row_key: The columns of the Kafka key by which its messages replace each other; None if they do not.
     """
 
     source: Source
     schema: Schema
     written_by: Write | None = field(default=None, metadata=ADDED_LATER)
+    row_key: tuple[str, ...] | None = field(default=None, metadata=ADDED_LATER)
 
     @property
     def connector(self) -> Source:
@@ -79,8 +82,13 @@ class Read(_End):
     def watermark(self) -> WatermarkStrategy | None:
         return self.topic.watermark if self.topic is not None else None
 
+    @property
+    def deleted(self) -> str | None:
+        """The column that is true where a message deletes its key; None if no message does."""
+        return IS_DELETED if self.updating and self.row_key is not None else None
+
     def types(self) -> Mapping[str, str]:
-        return self.schema.types
+        return {**self.schema.types, **({} if self.deleted is None else {self.deleted: "BOOLEAN"})}
 
     def describe(self) -> str:
         text = f"read {self._connector_text()}{', a cut' if self.written_by else ''}"
@@ -90,6 +98,10 @@ class Read(_End):
         if self.written_by is None:
             until = "" if topic.until is None else f" until {_show_position(topic.until)}"
             text += f" from {_show_position(topic.start)}{until}"
+        if self.row_key is not None:
+            text += (
+                ", the last row of each key" if self.bounded else ", deletions where a record has no value"
+            )
         if topic.channels is not None:
             text += f", control elements of {', '.join(topic.channels)} only"
         if topic.signed:

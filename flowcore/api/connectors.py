@@ -155,6 +155,11 @@ class KafkaTopic:
             after a failure, so it is longer than the longest time for which that flow may be down; in
             processing time, the reader too. The default suits flows that are restarted by supervision, and
             limits the state. A bounded topic is deduplicated as a whole.
+        updating_by: Sources only: the columns of the Kafka key, if a record replaces the earlier one of its
+            key, as in a compacted topic. A record without a value, a tombstone, deletes its key: it is a row
+            with true in ``is_deleted``, the last column of an unbounded source. A bounded one has the last
+            row of each key. The key is in the form that sinks write: the text of one column, or a JSON object
+            of several. Values may lack its columns.
         flushed: Sources only: the flush interval of the flow that writes the topic. Downstream buffers are
             then flushed right after its records arrive, and not an interval later.
         isolation: Sources only: ``"read_committed"`` leaves out records of transactions that were aborted and
@@ -167,7 +172,8 @@ class KafkaTopic:
 
     Raises:
         ConfigurationError: The name is empty, ``start`` is after the end, a time has no zone, the
-            watermark is not a strategy, or headers or channels are set for elements without tags.
+            watermark is not a strategy, headers or channels are set for elements without tags, or a tombstone
+            could not have what is declared.
         FormatError: The format is unknown, does not accept the options, or cannot hold a column.
     """
 
@@ -185,6 +191,7 @@ class KafkaTopic:
     headers: bool = field(default=False, metadata=ADDED_LATER)
     channels: tuple[str, ...] | None = field(default=None, metadata=ADDED_LATER)
     signed: bool = field(default=False, metadata=ADDED_LATER)
+    updating_by: str | tuple[str, ...] | None = field(default=None, metadata=ADDED_LATER)
     flushed: timedelta | None = field(default=None, metadata=ADDED_LATER)
     isolation: Isolation = field(default="read_committed", metadata=ADDED_LATER)
     delivery: Delivery = field(default="at-least-once", metadata=ADDED_LATER)
@@ -244,6 +251,7 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
     yield from _position_problems(of_topic, "until", topic.until)
     yield from _deduplication_problems(of_topic, topic)
     yield from _channel_problems(of_topic, topic)
+    yield from _updating_problems(of_topic, topic)
     if topic.until == "earliest":
         yield f"until='earliest' {of_topic} ends before its first record; pass 'latest'"
     if watermark is not None and not isinstance(watermark, WatermarkStrategy):
@@ -294,6 +302,36 @@ def _channel_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
         yield (
             f"{shown} with elements={topic.elements!r}: only tagged elements have channels; pass "
             "elements='tagged', or leave channels out"
+        )
+
+
+def _updating_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
+    columns: object = topic.updating_by
+    if columns is None:
+        return
+    shown = f"updating_by={columns!r} {of_topic}"
+    if isinstance(columns, str):
+        columns = (columns,)
+    if not isinstance(columns, tuple) or not columns or not all(isinstance(each, str) for each in columns):
+        yield (
+            f"{shown} names no columns: it would not be known which record replaces which; pass the columns "
+            "of the Kafka key, for instance updating_by='id'"
+        )
+    if topic.elements == "tagged":
+        yield (
+            f"{shown} with elements='tagged': a tombstone has no value that a tag could precede, so that "
+            "deletions would be bad records; let the writer of the topic declare elements='value-only', and "
+            "leave elements out here"
+        )
+    if topic.event_time is not None:
+        yield (
+            f"{shown} with event_time={topic.event_time!r}: a tombstone has no value, so that it would have "
+            "no event time; leave event_time out: the timestamp that Kafka keeps counts"
+        )
+    if topic.deduplicate:
+        yield (
+            f"{shown} with deduplicate=True: a record that is written again replaces itself, and its id "
+            "would be kept for nothing; leave deduplicate out"
         )
 
 

@@ -12,7 +12,6 @@ from typing import Self
 
 from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes, collect_declared
-from flowcore.api.changelog import find_deleted
 from flowcore.api.connectors import RECORD_ID_HEADER, Files, KafkaTopic, Sink, Source
 from flowcore.api.event_time import require_event_time
 from flowcore.api.expressions import resolve
@@ -21,7 +20,10 @@ from flowcore.api.joining_stream import JoiningStream
 from flowcore.api.operators import Deduplicate, Read, Write
 from flowcore.api.python_stream import PythonStream
 from flowcore.api.relational_stream import RelationalStream
+from flowcore.api.resolution import resolve_replaced_key
 from flowcore.api.schema import Schema
+from flowcore.api.stateful import IS_DELETED
+from flowcore.api.updating_rows import find_deleted
 from flowcore.api.value_formats import check_written, value_schema
 from flowcore.errors import ConfigurationError, PlanError
 
@@ -113,7 +115,7 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
         checks.require_writable(node, name, sink, keys)
-        checks.require_no_channels(name, sink)
+        checks.require_for_sink(name, sink)
         if deleted is None and keys and not is_cut and {*keys} <= {*(node.key or ())}:
             deleted = find_deleted(node)
         if deleted is not None:
@@ -148,7 +150,8 @@ class Flow(Graph):
 
         Raises:
             PlanError: The name is taken, the source has no schema, its event time or its markers cannot
-                be computed from it, or the form of its elements is not known.
+                be computed from it, the form of its elements is not known, or ``updating_by`` names a column
+                that a Kafka key cannot hold.
         """
         if source.schema is None:
             checks.refuse(
@@ -158,9 +161,12 @@ class Flow(Graph):
         schema = Schema.parse(source.schema)
         checks.require_readable(name, source)
         bounded = not isinstance(source, KafkaTopic) or source.until is not None
+        key = resolve_replaced_key(name, source, schema)
+        updating = key is not None and not bounded
         node = Read(
-            name=name, inputs=(), columns=_source_columns(name, source, schema), source=source, schema=schema,
-            bounded=bounded, declared_attributes=collect_declared(attributes),
+            name=name, inputs=(), columns=_source_columns(name, source, schema),
+            source=source, schema=schema, bounded=bounded, key=key if updating else None, updating=updating,
+            row_key=key, declared_attributes=collect_declared(attributes),
         )  # fmt: skip
         require_event_time(node)
         self.register(node)
@@ -184,12 +190,17 @@ def _with_folders(sink: Files, columns: Sequence[str], name: str) -> Files:
 
 
 def _source_columns(name: str, source: Source, schema: Schema) -> tuple[str, ...]:
-    """The columns of a source: those of its values, and the record id if repeats are dropped by it."""
-    if not isinstance(source, KafkaTopic) or not source.deduplicate:
-        return schema.names
-    columns = (*schema.names, RECORD_ID_HEADER)
+    """The columns of a source: those of its values, and what else is read of its messages.
+
+    This is the record id if repeats are dropped by it, or whether a message deletes its key.
+    """
+    columns = [*schema.names]
+    if isinstance(source, KafkaTopic) and source.deduplicate:
+        columns.append(RECORD_ID_HEADER)
+    if isinstance(source, KafkaTopic) and source.updating_by is not None and source.until is None:
+        columns.append(IS_DELETED)
     checks.require_distinct(name, columns)
-    return columns
+    return tuple(columns)
 
 
 def _drop_repeats(node: Read, topic: KafkaTopic) -> Deduplicate:

@@ -61,6 +61,12 @@ def _require_topic(history: Operator, live: Operator, name: str) -> KafkaTopic:
             "before the history; pass what flow.read(...) returned, of a topic without deduplicate=True, and "
             "put other operators after then(...)"
         )
+    if live.updating:
+        refuse(
+            f"operator {name!r}: records of {live.name!r} replace earlier ones of their Kafka key, and rows "
+            f"of the history {history.name!r} have none: it would not be known what they replace; start the "
+            "topic at 'earliest', which is its own history if it is compacted"
+        )
     if topic.elements == "tagged":
         refuse(
             f"operator {name!r}: topic {topic.name!r} of {live.name!r} has tagged elements, whose timestamps "

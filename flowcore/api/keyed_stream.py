@@ -12,6 +12,7 @@ from flowcore.api.operators import Deduplicate, EventTimeSort, Ranked, SideOutpu
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, find_side_columns
+from flowcore.api.updating_rows import require_final
 from flowcore.api.window_assigners import (
     GAP_COLUMN,
     Length,
@@ -73,11 +74,12 @@ class KeyedStream(StreamCore):
             flush: As for `aggregate`, with the latest result of each key and window.
 
         Raises:
-            PlanError: A column is unknown, or the windows would never emit, for instance because the source
-                sets no watermarks.
+            PlanError: A column is unknown, records replace earlier ones, or the windows would never emit, for
+                instance because the source sets no watermarks.
             InvalidWindowError: The parameters contradict each other.
         """
         given_name, name = name, name or self.graph.free_name("window")
+        require_final(self.operator, name, "use aggregate(by=...), which takes it back")
         config = WindowConfig(
             assigner=build_assigner(windows, name), function=_NO_FUNCTION, time=time, trigger=trigger,
             evictor=evictor, allowed_lateness_ms=lateness_ms(allowed_lateness), late=late,
@@ -156,11 +158,12 @@ class KeyedStream(StreamCore):
             flush: As for `aggregate`.
 
         Raises:
-            PlanError: A column is unknown or the schema lacks the key, it is not a function, or the input is
-                bounded.
+            PlanError: A column is unknown or the schema lacks the key, it is not a function, the input is
+                bounded, or records replace earlier ones.
         """
         name = name or self.graph.free_name("reduce")
         checks.ttl_ms(name, ttl)
+        require_final(self.operator, name, "use aggregate(by=...), or process(by=...) for that")
         require_function(function, name)
         types = Schema.parse(schema)
         fields = self._keyed_fields(name, by, types.names, flush, attributes, columns=types.names)

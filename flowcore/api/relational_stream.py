@@ -6,7 +6,7 @@ from typing import Self
 
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
-from flowcore.api.changelog import build_distinct_aggregate, build_retraction, find_replacing
+from flowcore.api.changelog import build_distinct_aggregate, build_retraction
 from flowcore.api.event_time import build_event_time
 from flowcore.api.expiring_aggregate import build_expiring_aggregate
 from flowcore.api.expressions import Expression, resolve
@@ -14,6 +14,7 @@ from flowcore.api.graph import StreamCore
 from flowcore.api.history import build_history
 from flowcore.api.operators import Aggregate, Drop, Select, Union, Where, WithColumns
 from flowcore.api.resolution import parse_aggregates, parse_columns, parse_row, parse_selection, select_key
+from flowcore.api.updating_rows import find_replacing
 from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = ["RelationalStream"]

@@ -6,6 +6,7 @@ Each function raises `PlanError` with the operator's name and the column's.
 from collections.abc import Mapping, Sequence
 
 from flowcore.api.checks import refuse, require_distinct
+from flowcore.api.connectors import KafkaTopic, Source
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.operators import Operator, PythonTransform, Read
 from flowcore.api.schema import Schema
@@ -19,6 +20,7 @@ __all__ = [
     "resolve_join",
     "resolve_key",
     "resolve_passes",
+    "resolve_replaced_key",
     "resolve_uses",
     "select_key",
 ]
@@ -103,6 +105,29 @@ def resolve_key(node: Operator, name: str, by: str | Sequence[str]) -> tuple[str
     """The distinct columns of a key, as ``node`` spells them."""
     keys = resolve((by,) if isinstance(by, str) else by, node.columns, name, f"by={by!r}")
     require_distinct(name, keys)
+    return keys
+
+
+def resolve_replaced_key(name: str, source: Source, schema: Schema) -> tuple[str, ...] | None:
+    """The columns by which records of a source replace each other; None if they do not.
+
+    Raises:
+        PlanError: There is no such column, or a Kafka key cannot hold it.
+    """
+    if not isinstance(source, KafkaTopic) or source.updating_by is None:
+        return None
+    given = source.updating_by
+    keys = resolve(
+        (given,) if isinstance(given, str) else given, schema.names, name, f"updating_by={given!r}"
+    )
+    require_distinct(name, keys)
+    for column in keys:
+        kind = schema.types[column.lower()]
+        if "<" in kind or kind == "VARIANT":
+            refuse(
+                f"operator {name!r}: updating_by={column!r} is {kind}: the text of a Kafka key has single "
+                "values only, so a row would not be found again; name columns of other types"
+            )
     return keys
 
 

@@ -11,6 +11,7 @@ from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
 from flowcore.api.operators import Aggregate, Operator, Read, WithEventTime, find_timed
+from flowcore.api.updating_rows import find_origin
 from flowcore.api.window_assigners import GapColumn
 from flowcore.durations import MILLISECOND
 from flowcore.process import KeyedProcessFunction
@@ -171,7 +172,7 @@ def require_first(node: Operator, name: str, keep: str) -> None:
     if node.updating:
         refuse(
             f"operator {name!r}: records of {node.name!r} replace earlier ones: the first of a key would "
-            "pass, and no later value of it; deduplicate the records that it is made from"
+            f"pass, and no later value of it; deduplicate {find_origin(node)}"
         )
 
 
@@ -180,7 +181,7 @@ def require_rankable(node: Operator, name: str) -> None:
     if node.updating:
         refuse(
             f"operator {name!r}: records of {node.name!r} replace earlier ones: what was replaced would keep "
-            "its rank; rank the records that it is made from"
+            f"its rank; rank {find_origin(node)}"
         )
 
 
@@ -194,7 +195,7 @@ def require_sortable(node: Operator, name: str) -> None:
     if node.updating:
         refuse(
             f"operator {name!r}: records of {node.name!r} replace earlier ones: one that comes late would "
-            "leave after one that it must not replace; sort the records that it is made from"
+            f"leave after one that it must not replace; sort {find_origin(node)}"
         )
     missing = find_missing_watermarks(node, name, only_event_time=True)
     if missing is not None:
@@ -256,7 +257,7 @@ def require_stream_join(
         if side.updating:
             refuse(
                 f"operator {name!r}: records of {side.name!r} replace earlier ones: each of them would be "
-                "joined as one more record; join the records that it is made from"
+                f"joined as one more record; join {find_origin(side)}"
             )
         missing = find_missing_watermarks(side, name, only_event_time=True) if timed else None
         if missing is not None:

@@ -173,8 +173,14 @@ def _sorted(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[In
 
 
 def _ranked(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:
-    """The rows of each key that have a rank, by rank; of several times, those of the last one count."""
+    """The rows of each key that have a rank, by rank; of several times, those of the last one count.
+
+    A deletion is in the deltas until the next snapshot, and is not shown.
+    """
+    deleted = header.get("deleted")
     for key, rows in found:
+        if deleted is not None and rows[-1][deleted]:
+            continue
         touched_ms = max(row["@touched_ms"] for row in rows)
         if header["ttl_ms"] is None or touched_ms + header["ttl_ms"] > header["now_ms"]:
             ranked = sorted(

@@ -79,6 +79,10 @@ class ChangelogGroup(RankingGroup):
                 self._emit_changes(self._rows.take(np.concatenate(found)), RETRACTED, out)
         self._forget_expired()
 
+    def header(self) -> Mapping[str, Any]:
+        """That of a ranking and, for readers of the state, which column says that a row is a deletion."""
+        return {**super().header(), "deleted": self._deleted}
+
     def delta(self) -> bytes | None:
         found = super().delta()
         self._forget_deleted()

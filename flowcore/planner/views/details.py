@@ -7,10 +7,10 @@ is off or at its default.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flowcore.api.changelog import decide_changes
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import Operator, PythonOperator, Read, SideOutput, StatefulOperator, Write
+from flowcore.api.updating_rows import decide_changes
 from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
 
 __all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "name_end"]

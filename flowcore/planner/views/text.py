@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from flowcore.api.changelog import decide_changes, find_replacing
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import StatefulOperator, Write
+from flowcore.api.updating_rows import decide_changes, find_replacing
 from flowcore.escaping import printable
 from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs

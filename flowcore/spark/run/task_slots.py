@@ -44,7 +44,7 @@ def slots_needed(plan: Plan, settings: Settings, partitions: Mapping[KafkaTopic,
         if tracks_latency(query, checkpoint_folder(query, plan.flow, settings)):
             tasks *= 2  # companion topics have as many partitions
         if query.mode.value == "realtime":
-            held += tasks + (settings.shuffle_partitions if query.updating else 0)
+            held += tasks + (settings.shuffle_partitions if query.keeps_state else 0)
         else:
             shared += tasks
     slots = held + min(shared, 2 * (os.cpu_count() or 1))

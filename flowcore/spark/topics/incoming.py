@@ -42,6 +42,7 @@ from flowcore.spark.topics import elements
 from flowcore.spark.topics.arriving_attributes import BacklogColumn
 from flowcore.spark.topics.channels import refused_channels
 from flowcore.spark.topics.event_times import milliseconds, too_far_ahead
+from flowcore.spark.topics.row_keys import IS_TOMBSTONE, ROW_KEY, RowKey
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.signed import check_signature, register_signatures
 from flowcore.spark.topics.values import (
@@ -101,10 +102,13 @@ class Incoming:
         rows = self._classify(messages, FIRST_BRANCH)
         fields = [f"{self._field(name)} AS {quote(name)}" for name in self.node.columns]
         mine = f"{BRANCH} = {FIRST_BRANCH}"
+        # One filter: Spark may evaluate the second of two filters first.
+        good = rows.where(mine if self.keeps_bad else _unless_bad(mine))
+        if (row_key := self._row_key) is not None:
+            good = row_key.keep_last(good)
         if not self.keeps_bad:
-            # One filter: Spark may evaluate the second of two filters first.
-            return rows.where(_unless_bad(mine)).selectExpr(*fields), None
-        return rows.where(mine).selectExpr(*fields), rows.where(f"{BRANCH} = {RowKind.BAD}").drop(RECORD)
+            return good.selectExpr(*fields), None
+        return good.selectExpr(*fields), rows.where(f"{BRANCH} = {RowKind.BAD}").drop(RECORD)
 
     def read(self, messages: DataFrame, branch: Branch, names: Iterator[str]) -> BranchedFrame:
         """The records among messages of Spark's source, with the rows of the side channels."""
@@ -128,6 +132,8 @@ class Incoming:
             added.append(f"{id_after_writer(f'CAST({_header(RECORD_ID_HEADER)} AS STRING)')} AS {RECORD_ID}")
         if self.topic.deduplicate:
             added.append(f"CAST({_header(RECORD_ID_HEADER)} AS STRING) AS {_SENT_ID}")
+        if (row_key := self._row_key) is not None:
+            added += ["key", row_key.parse()]
         register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)
         rows = messages.selectExpr("partition", "offset", "timestamp", "value", *added)
         register_format(self.topic, messages.sparkSession)
@@ -160,7 +166,12 @@ class Incoming:
         return [f"{check_signature(self.topic.name, control, *headers)} AS {_SIGNED}"]
 
     def _field(self, name: str) -> str:
-        """A column of the source: a field of the value, or the record id that its writer gave it."""
+        """A column of the source: a field of its value or its key, or what else is read of a message."""
+        row_key = self._row_key
+        if row_key is not None and name in row_key.names:
+            return f"{ROW_KEY}.{quote(name)}"
+        if row_key is not None and name == self.node.deleted:
+            return f"({IS_TOMBSTONE})"
         if self.topic.deduplicate and name == RECORD_ID_HEADER:
             return _SENT_ID
         return f"{RECORD}.{quote(name)}"
@@ -264,6 +275,10 @@ class Incoming:
         return self.topic.signed and self.side_channels.control_key is not None
 
     @property
+    def _row_key(self) -> RowKey | None:
+        return RowKey.of_source(self.node)
+
+    @property
     def _missing_time(self) -> str | None:
         """Why a record without event time is bad; None if it is not, or if every record has an event time."""
         if self.node not in self.side_channels.timed_sources | self.side_channels.untimed_sources:
@@ -299,7 +314,6 @@ class Incoming:
         return too_far_ahead(f"greatest({', '.join(times)})" if len(times) > 1 else times[0], limit)
 
     def _reason(self, value: str, ahead: tuple[str, str] | None) -> str:
-        misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
         cases = []
         if self.side_channels.has_markers:
             broken = literal("is not an event that this version of flowcore reads")
@@ -325,16 +339,28 @@ class Incoming:
                 refused.append(ahead)
             why = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in refused)
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CASE {why} END")
-        reason = f"concat({misfit}, {describe_misfit(self.node, value)})"
-        if self.topic.elements == "value-only":
-            named = f"concat('is ', {elements.show_control('value')}, {literal(_NOT_A_RECORD)})"
-            reason = f"CASE WHEN {elements.is_control('value')} THEN {named} ELSE {reason} END"
-        cases.append(f"WHEN {is_bad_record(self.node, value)} THEN {reason}")
+        cases += self._misfit_cases(value)
         if self._missing_time:
             cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._missing_time)}")
         if ahead is not None and self.topic.watermark is not None:
             cases.append(f"WHEN {ahead[0]} THEN {ahead[1]}")
         return f"CASE {' '.join(cases)} END"
+
+    def _misfit_cases(self, value: str) -> list[str]:
+        """Why key or value of a record are bad."""
+        misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
+        row_key = self._row_key
+        keyed = row_key.names if row_key is not None else ()
+        reason = f"concat({misfit}, {describe_misfit(self.node, value, keyed)})"
+        if self.topic.elements == "value-only":
+            named = f"concat('is ', {elements.show_control('value')}, {literal(_NOT_A_RECORD)})"
+            reason = f"CASE WHEN {elements.is_control('value')} THEN {named} ELSE {reason} END"
+        is_bad = is_bad_record(self.node, value, keyed)
+        found = [(is_bad, reason)]
+        if row_key is not None:
+            misfits = (f"NOT ({IS_TOMBSTONE}) AND {is_bad}", reason)
+            found = [*row_key.unknown_reasons(), misfits, *row_key.other_reasons()]
+        return [f"WHEN {condition} THEN {why}" for condition, why in found]
 
 
 def _unless_bad(condition: str) -> str:

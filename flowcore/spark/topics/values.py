@@ -7,7 +7,7 @@ here is SQL text over the payload: the source's column ``value``, or a part of i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -59,25 +59,34 @@ def parse_value(read: Read, payload: str = "value") -> str:
     return f"CASE WHEN spark_partition_id() >= 0 THEN {value} END AS {RECORD}"
 
 
-def is_bad_record(read: Read, payload: str = "value") -> str:
-    """True if the payload that `parse_value` parsed does not fit the schema; never null."""
-    missing = [f"{RECORD}.{quote(c.name)} IS NULL" for c in read.schema.columns if not c.nullable]
+def is_bad_record(read: Read, payload: str = "value", elsewhere: Collection[str] = ()) -> str:
+    """True if the payload that `parse_value` parsed does not fit the schema; never null.
+
+    The columns of ``elsewhere`` need not be in the payload.
+    """
+    missing = [f"{RECORD}.{quote(name)} IS NULL" for name in _required(read, elsewhere)]
     # In this order: a check that could fail on a misfit is evaluated only if the record fits so far.
     bad = [f"{RECORD} IS NULL", *missing, *_sql_format(_topic(read)).misfits(read.schema, payload)]
     bad += [condition for condition, _ in _out_of_range(read)]
     return f"CASE {' '.join(f'WHEN {condition} THEN true' for condition in bad)} ELSE false END"
 
 
-def describe_misfit(read: Read, payload: str = "value") -> str:
+def describe_misfit(read: Read, payload: str = "value", elsewhere: Collection[str] = ()) -> str:
     """Why a payload is bad: the first field with a wrong value, as SQL text; empty if no field is wrong."""
     cases = _sql_format(_topic(read)).describe_misfits(read.schema, payload)
     cases += _out_of_range(read)
-    for column in read.schema.columns:
-        if not column.nullable:
-            missing = literal(f"field {column.name!r} is missing or null, and is {column.type} NOT NULL")
-            cases.append((f"{RECORD}.{quote(column.name)} IS NULL", missing))
+    for name in _required(read, elsewhere):
+        missing = literal(
+            f"field {name!r} is missing or null, and is {read.schema.types[name.lower()]} NOT NULL"
+        )
+        cases.append((f"{RECORD}.{quote(name)} IS NULL", missing))
     texts = " ".join(f"WHEN {condition} THEN concat(': ', {text})" for condition, text in cases)
     return f"CASE {texts} ELSE '' END" if cases else "''"
+
+
+def _required(read: Read, elsewhere: Collection[str]) -> list[str]:
+    """The columns that a payload must have."""
+    return [each.name for each in read.schema.columns if not each.nullable and each.name not in elsewhere]
 
 
 def _out_of_range(read: Read) -> list[tuple[str, str]]:

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
-from flowcore.api.changelog import find_deleted, find_replacing
 from flowcore.api.expiring_aggregate import ExpiringAggregate
 from flowcore.api.operators import Aggregate, DistinctAggregate, RetractingAggregate
+from flowcore.api.updating_rows import find_deleted, find_replacing
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 

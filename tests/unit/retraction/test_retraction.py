@@ -248,6 +248,20 @@ def test_state_can_be_inspected() -> None:
     assert (found.key, found.states) == ({}, {"rows": 2, "n:n": 2, "sum:n": "5"})
 
 
+def test_keys_that_are_deleted_are_not_shown() -> None:
+    """Although their deletion is in the state until the next snapshot."""
+    stored = Stored(changelog())
+    for rows in ([("a", False), ("b", None)], [("a", True), ("c", True)]):
+        found = [{"id": key, "gone": gone} for key, gone in rows]
+        stored.step(pa.RecordBatch.from_pylist(found, schema=ROWS))
+        stored.store("delta")
+    manifest = StateManifest(layout=stored.config.layout, key_groups=1)
+    manifest.header = stored.header
+    (shown,) = _keys(manifest, stored.pieces) or ()
+    assert shown.key == {"id": "b"}
+    assert len(shown.states["rows"]) == 1
+
+
 def test_sums_are_exact_and_wrap_around() -> None:
     """What was added and taken back leaves no trace in a sum of floating-point numbers."""
     config = totals((), "paid", "total")

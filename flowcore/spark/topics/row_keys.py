@@ -1,0 +1,107 @@
+"""Kafka keys as columns: of a topic whose records replace earlier ones, which row a record is about.
+
+A key is what a sink writes (`flowcore.spark.topics.messages.kafka_key`): the text of one column, or a JSON
+object of several, in which null columns are left out. A record without a value deletes its key. Everything
+here is SQL text over the source's columns ``key`` and ``value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from flowcore.api.operators import Read
+from flowcore.api.schema import Column
+from flowcore.spark.frame.sql import literal, quote, struct
+from flowcore.spark.topics.formats.sql_format import RECORD, outside_calendar, spark_type
+
+__all__ = ["IS_TOMBSTONE", "ROW_KEY", "RowKey"]
+
+ROW_KEY = "_row_key"
+"""The column that has the columns of the key, a struct."""
+IS_TOMBSTONE = "value IS NULL"
+_TEXT = "CAST(key AS STRING)"
+_SHOWN = 100
+_CORRUPT = "_flowcore_corrupt"
+_OPTIONS = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
+
+
+@dataclass(frozen=True, slots=True)
+class RowKey:
+    """The key of a source's records.
+
+    Attributes:
+        columns: The columns of the Kafka key.
+    """
+
+    columns: Sequence[Column]
+
+    @classmethod
+    def of_source(cls, read: Read) -> RowKey | None:
+        """The key of the records of a source; None if they are final."""
+        if read.row_key is None:
+            return None
+        return cls([each for name in read.row_key for each in read.schema.columns if each.name == name])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.columns)
+
+    def parse(self) -> str:
+        """The key as the struct `ROW_KEY`; its fields are null if the key is not one of such columns."""
+        if len(self.columns) == 1:
+            (column,) = self.columns
+            return f"{struct({column.name: f'try_cast({_TEXT} AS {column.type})'})} AS {ROW_KEY}"
+        ddl = ", ".join(f"{quote(each.name)} {each.type}" for each in self.columns)
+        # Not deterministic, so that Spark does not parse it again in each filter: see `parse_value`.
+        parsed = f"from_json({_TEXT}, {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
+        return f"CASE WHEN spark_partition_id() >= 0 THEN {parsed} END AS {ROW_KEY}"
+
+    def unknown_reasons(self) -> Iterator[tuple[str, str]]:
+        """Conditions under which it is not known which row a record is about, with SQL text of the reason."""
+        yield (
+            "key IS NULL",
+            literal(
+                f"has no key, and its {', '.join(self.names)} says which record it replaces (updating_by)"
+            ),
+        )
+        kinds = ", ".join(f"{each.name} {each.type}" for each in self.columns)
+        form = "the text of" if len(self.columns) == 1 else "a JSON object of"
+        shown = f"CASE WHEN is_valid_utf8({_TEXT}) THEN {_TEXT} ELSE concat('bytes ', hex(key)) END"
+        wanted = literal(f", which is not {form} {kinds} (updating_by)")
+        yield self._unreadable(), f"concat('has the key ', left({shown}, {_SHOWN}), {wanted})"
+
+    def other_reasons(self) -> Iterator[tuple[str, str]]:
+        """Conditions under which a value is about another row than its key, with SQL text of the reason."""
+        for each in self.columns:
+            mine, other = f"{ROW_KEY}.{quote(each.name)}", f"{RECORD}.{quote(each.name)}"
+            first = literal(f"has in its value {each.name} = ")
+            texts = (f"left(coalesce(CAST({one} AS STRING), 'null'), {_SHOWN})" for one in (other, mine))
+            both = ", ', and in its key ', ".join(texts)
+            yield (
+                f"{other} IS NOT NULL AND NOT ({mine} <=> {other})",
+                f"concat({first}, {both}, ' (updating_by)')",
+            )
+
+    def keep_last(self, rows: DataFrame) -> DataFrame:
+        """The last row of each key, without the keys that are deleted then."""
+        last = F.expr(f"max_by(struct({RECORD}, {IS_TOMBSTONE} AS deleted), offset) AS last")
+        found = rows.groupBy(ROW_KEY).agg(last).where("NOT last.deleted")
+        return found.selectExpr(ROW_KEY, f"last.{RECORD} AS {RECORD}")
+
+    def _unreadable(self) -> str:
+        wrong = [f"NOT is_valid_utf8({_TEXT})"]
+        if len(self.columns) > 1:
+            names = f"array({', '.join(map(literal, self.names))})"
+            wrong.append(f"{ROW_KEY}.{_CORRUPT} IS NOT NULL")
+            wrong.append(f"coalesce(size(array_except(json_object_keys({_TEXT}), {names})), 1) <> 0")
+        for each in self.columns:
+            value = f"{ROW_KEY}.{quote(each.name)}"
+            if len(self.columns) == 1 or not each.nullable:
+                wrong.append(f"{value} IS NULL")
+            if condition := outside_calendar(value, spark_type(each)):
+                wrong.append(f"coalesce({condition}, false)")
+        return " OR ".join(f"({each})" for each in wrong)

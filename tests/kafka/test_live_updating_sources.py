@@ -1,0 +1,87 @@
+"""A flow that writes rows which replace and delete each other, and another one that reads them as such."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic
+from tests.kafka.conftest import Live, Record
+
+pytestmark = pytest.mark.kafka
+
+BID = "bidder BIGINT, shop STRING, price BIGINT"
+SHOP = "shop STRING NOT NULL, bids BIGINT NOT NULL, total BIGINT NOT NULL"
+
+
+def of_shops(bids: KafkaTopic, shops: KafkaTopic) -> Flow:
+    """The number and sum of the newest bids of each shop, which loses bidders to others."""
+    flow = Flow("of_shops")
+    newest = flow.read("bids", replace(bids, schema=BID)).latest(by="bidder", name="newest")
+    counted = newest.aggregate(by="shop", bids="count(*)", total="sum(price)", name="counted")
+    counted.write("shops", shops)
+    return flow
+
+
+def of_sizes(shops: KafkaTopic, sizes: KafkaTopic) -> Flow:
+    """How many shops have how many bids."""
+    flow = Flow("of_sizes")
+    read = flow.read("shops", replace(shops, schema=SHOP, updating_by="shop"))
+    read.aggregate(
+        by="bids", shops="count(distinct shop)", total="sum(total)", most="max(total)", name="counted"
+    ).write("sizes", sizes)
+    return flow
+
+
+def table(records: list[Record]) -> dict[bytes | None, dict[str, Any]]:
+    """What a table of a topic has in the end; each record id has one content."""
+    content: dict[str, Any] = {}
+    for record in records:
+        assert content.setdefault(record.id, (record.key, record.value)) == (record.key, record.value)
+    last = {record.key: record for record in records}
+    return {key: record.json for key, record in last.items() if record.value is not None}
+
+
+def test_a_flow_takes_back_what_another_one_replaces_and_deletes(live: Live) -> None:
+    """Its sums are those of the last rows, through a batch that is repeated and a restart of both flows."""
+    bids, shops, sizes = (live.topic(name) for name in ("bids", "shops", "sizes"))
+    writer, reader = of_shops(bids, shops), of_sizes(shops, sizes)
+    chance = random.Random(5)  # noqa: S311 - test data
+    newest: dict[int, dict[str, Any]] = {}
+    for part in range(2):
+        sent = [
+            {"bidder": chance.randrange(12), "shop": chance.choice("abcde"[part:]), "price": number}
+            for number in range(30)
+        ]
+        if part:  # shop "a" loses the bidders that it has
+            sent += [{**bid, "shop": "b"} for bid in newest.values() if bid["shop"] == "a"]
+        newest |= {bid["bidder"]: bid for bid in sent}
+        live.send(bids, *sent)
+        live.run(writer)
+        if part:
+            live.forget_last_batch("of_shops", "bids-batches")
+            live.run(writer)  # writes the batch again
+        live.run(reader)
+
+    prices = defaultdict(list)
+    for bid in newest.values():
+        prices[bid["shop"]].append(bid["price"])
+    records = live.records(shops)
+    assert b"a" in {record.key for record in records if record.value is None}
+    repeated = Counter(record.id for record in records)
+    assert max(repeated.values()) == 2
+    last = table(records)
+    assert {row["shop"]: row["total"] for row in last.values()} == {s: sum(p) for s, p in prices.items()}
+    sums = defaultdict(list)
+    for each in prices.values():
+        sums[len(each)].append(sum(each))
+    assert {
+        row["bids"]: (row["shops"], row["total"], row["most"]) for row in table(live.records(sizes)).values()
+    } == {size: (len(totals), sum(totals), max(totals)) for size, totals in sums.items()}
+    assert live.records(f"{shops.name}.dead-letter") == []
+    kept = {key.key["shop"] for key in live.held_keys(reader, "counted.changes")}
+    assert kept == {*prices}
