@@ -1,22 +1,17 @@
 """Aggregates that take rows back, or count distinct values: their checks, and the operators that they are."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from flowcore.api.checks import refuse
-from flowcore.api.connectors import RECORD_ID_HEADER
 from flowcore.api.operators import (
     ChangelogNormalize,
-    Deduplicate,
     DistinctAggregate,
-    Join,
     Operator,
     RetractingAggregate,
-    Window,
 )
 from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
-from flowcore.api.updating_rows import ONE_BY_ONE, find_deleted, find_replacing
+from flowcore.api.updating_rows import require_replaced
 from flowcore.api.window_aggregates import WindowAggregates, parse_window_aggregates
 from flowcore.windows.built_in import BuiltIn
 
@@ -24,19 +19,6 @@ __all__ = ["build_distinct_aggregate", "build_retraction"]
 
 _RETRACTABLE = frozenset({"count", "count_if", "sum", "avg", "min", "max"})
 """The functions from which a value can be taken back; of distinct values only ``count``."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Replaced:
-    """How the rows of a stream replace each other.
-
-    Attributes:
-        key: The columns of which the last row counts.
-        deleted: The column that is true where a row deletes its key, if there is one.
-    """
-
-    key: tuple[str, ...]
-    deleted: str | None
 
 
 def build_retraction(
@@ -55,7 +37,9 @@ def build_retraction(
             replaces which, or nothing can be taken back from an aggregate.
     """
     (node,), name = fields["inputs"], fields["name"]
-    replaced = _require_replaced(node, name)
+    replaced = require_replaced(
+        node, name, "put the condition into the aggregates, as in sum(if(condition, price, null))"
+    )
     why = f"over {node.name!r}, whose rows replace earlier ones: a replaced value could not be taken back"
     found = _parse_counted(node, name, aggregates, why)
     changes = ChangelogNormalize(
@@ -116,58 +100,3 @@ def _parse_counted(
 def _is_counted(aggregate: BuiltIn) -> bool:
     """Whether an aggregate can be computed from sums, and from how often each value is there."""
     return aggregate.function in _RETRACTABLE and (not aggregate.distinct or aggregate.function == "count")
-
-
-def _require_replaced(node: Operator, name: str) -> _Replaced:
-    """Check that each row arrives that replaces or deletes another one, and says which one that is."""
-    replacing = find_replacing(node)
-    if replacing is None:
-        raise AssertionError(node)
-    way = _find_way(node, replacing)
-    for each in way:
-        if not _is_one_by_one(each):
-            refuse(
-                f"operator {name!r}: rows of {replacing.name!r} replace earlier ones, and {each.name!r} may "
-                "drop or repeat some: what they replace would still be counted; put the condition into the "
-                f"aggregates, as in sum(if(condition, price, null)), or put {each.name!r} before "
-                f"{replacing.name!r}"
-            )
-    if isinstance(replacing, Window) and replacing.config.assigner.merging:
-        refuse(
-            f"operator {name!r}: a late record merges sessions of {replacing.name!r}, and a merged session "
-            "does not replace those that it is made of: both would be counted; leave allowed_lateness and "
-            f"trigger of {replacing.name!r} out"
-        )
-    key = ", ".join(replacing.key or ())
-    if node.key is None:
-        refuse(
-            f"operator {name!r}: rows of {replacing.name!r} replace earlier ones by {key}, and {node.name!r} "
-            "does not have all of these columns: it would not be known which row is replaced; select them too"
-        )
-    deleted = find_deleted(node)
-    lost = deleted is None and next(filter(None, map(find_deleted, [*way, replacing])), None)
-    if lost:
-        refuse(
-            f"operator {name!r}: rows of {replacing.name!r} say in {lost} that they delete a key, and "
-            f"{node.name!r} does not have this column: what is deleted would still be counted; select it too"
-        )
-    return _Replaced(node.key, deleted)
-
-
-def _is_one_by_one(node: Operator) -> bool:
-    match node:
-        case Join(how=how):
-            return how == "left"
-        case Deduplicate(by=by):
-            return by == (RECORD_ID_HEADER,)  # it drops repeats of what has passed
-        case _:
-            return isinstance(node, ONE_BY_ONE) and not node.repeats_records
-
-
-def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:
-    """The operators from one to another one upstream of it, without that one."""
-    way = []
-    while node is not upstream:
-        way.append(node)
-        node = node.inputs[0]
-    return way

@@ -22,6 +22,7 @@ from flowcore.api.operators import (
 from flowcore.api.resolution import resolve_join
 from flowcore.api.stateful import IS_DELETED, LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
 from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, ROW_ID, StreamJoinType
+from flowcore.api.updating_rows import require_replaced
 from flowcore.api.window_assigners import Tumbling, build_assigner
 from flowcore.windows import TumblingWindows
 from flowcore.windows.config import LateRecords
@@ -209,10 +210,11 @@ class JoiningStream(KeyedStream):
         """Join each record with the one of another unbounded stream that arrived last, when it arrives.
 
         The output has the columns of the left, then those of the right without the ones joined on, and the
-        timestamp of the left. A null in a column joined on equals nothing. No record is late.
+        timestamp of the left. A null in a column joined on equals nothing. No record is late. If the right
+        side is a source with ``updating_by``, a key that is deleted has no partner.
 
         Args:
-            on: As for `join_interval`.
+            on: As for `join_interval`; of a right side with ``updating_by`` all of these columns.
             how: ``inner``; ``left`` also emits left records without partner, with nulls.
             load: When the right side is loaded. Before, left records wait in the state, and the emitted
                 watermark with them. ``"caught-up"``: the watermark of both sides has reached the time at
@@ -225,7 +227,9 @@ class JoiningStream(KeyedStream):
             PlanError: As for `join_interval`, or ``load`` is not a moment.
         """
         name = name or self.graph.free_name("join_latest")
-        fields = self._join_fields(other, name, on, how, ("inner", "left"), attributes)
+        fields = self._join_fields(other, name, on, how, ("inner", "left"), attributes, newest=True)
+        if other.operator.updating:
+            fields |= _replaced_rows(name, fields, other.operator)
         load_ms, ttl_ms = window_checks.load_ms(name, load), checks.ttl_ms(name, ttl)
         return self.append(JoinLatest(**fields, load=load_ms, ttl_ms=ttl_ms))
 
@@ -257,9 +261,12 @@ class JoiningStream(KeyedStream):
         attributes: Attributes | None,
         *,
         timed: bool = True,
+        newest: bool = False,
     ) -> dict[str, Any]:
         """The fields of a join of two unbounded streams, whose kinds may be the ``allowed`` ones."""
-        window_checks.require_stream_join(self.operator, other.operator, name, how, allowed, timed=timed)
+        window_checks.require_stream_join(
+            self.operator, other.operator, name, how, allowed, timed=timed, newest=newest
+        )
         fields = self._pair_fields(other, name, on, how, attributes)
         checks.require_same_types(self.operator, other.operator, name, fields["on"])
         by = tuple(column for column, _ in fields["on"])
@@ -286,6 +293,19 @@ class JoiningStream(KeyedStream):
             columns += tuple(each for each in right.columns if each.lower() not in used)
         fields = self._fields(name, attributes, inputs=(left, right), columns=columns)
         return {**fields, "on": pairs, "how": how}
+
+
+def _replaced_rows(name: str, fields: Mapping[str, Any], right: Operator) -> dict[str, Any]:
+    """The fields of a join with the newest right row, if right rows replace and delete each other."""
+    replaced = require_replaced(right, name, "put the condition after the join")
+    joined, key = [column for _, column in fields["on"]], ", ".join(replaced.key)
+    if {*joined} != {*replaced.key}:
+        checks.refuse(
+            f"operator {name!r}: rows of {right.name!r} replace each other by {key}, and it joins on their "
+            f"{', '.join(joined)}: rows that are replaced or deleted would still be partners; join on {key}"
+        )
+    columns = tuple(column for column in fields["columns"] if column != replaced.deleted)
+    return {"columns": columns, "deleted": replaced.deleted}
 
 
 def _changing_rows(name: str, columns: tuple[str, ...], left: Operator, right: Operator) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Joins of two streams: partners have equal keys, and are chosen by time, by window, or as they arrive."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import ClassVar, Literal, Protocol
 
+from flowcore.api.connectors import ADDED_LATER
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.event_time_operator import emitted_by_watermark
 from flowcore.api.expressions import Expression
@@ -244,16 +245,22 @@ class JoinLatest(StreamJoin):
         load: When the right side is loaded: when the watermark reaches this time in milliseconds, or for
             ``"caught-up"`` the time at which the query began. None for at once.
         ttl_ms: How long a right record is kept after its arrival, in processing time; None for ever.
+        deleted: The right column that is true where a record deletes its key; it is not in the output.
     """
 
     state_kind: ClassVar[str] = "latest-join"
 
     load: Literal["caught-up"] | int | None
     ttl_ms: int | None
+    deleted: str | None = field(default=None, metadata=ADDED_LATER)
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        return {*StreamJoin.reads(self, used), *([self.deleted] if self.deleted else [])}
 
     @property
     def partners(self) -> str:
-        return "newest right on arrival"
+        deleted = "" if self.deleted is None else f", none where {self.deleted}"
+        return f"newest right on arrival{deleted}"
 
     @property
     def retention(self) -> str:

@@ -1,6 +1,10 @@
 """Which rows of a stream are final, and which replace and delete earlier ones."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from flowcore.api.checks import refuse
+from flowcore.api.connectors import RECORD_ID_HEADER
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
     Apply,
@@ -25,12 +29,34 @@ from flowcore.api.operators import (
 from flowcore.api.resolution import rename_selected
 from flowcore.api.retraction import IS_DELETED
 
-__all__ = ["ONE_BY_ONE", "decide_changes", "find_deleted", "find_origin", "find_replacing", "require_final"]
+__all__ = [
+    "Replaced",
+    "decide_changes",
+    "find_deleted",
+    "find_origin",
+    "find_replacing",
+    "replaces_by_key",
+    "require_final",
+    "require_replaced",
+]
 
-ONE_BY_ONE = (Select, WithColumns, Drop, Map, WithEventTime)
+_ONE_BY_ONE = (Select, WithColumns, Drop, Map, WithEventTime)
 """They make one row of each."""
-_PASSING = (*ONE_BY_ONE, Where, Filter, FlatMap, MapBatches, Join, Apply, Deduplicate)
+_PASSING = (*_ONE_BY_ONE, Where, Filter, FlatMap, MapBatches, Join, Apply, Deduplicate)
 """They make rows of single rows, or pass them on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """How the rows of a stream replace each other.
+
+    Attributes:
+        key: The columns of which the last row counts.
+        deleted: The column that is true where a row deletes its key, if there is one.
+    """
+
+    key: tuple[str, ...]
+    deleted: str | None
 
 
 def find_replacing(node: Operator) -> Operator | None:
@@ -88,10 +114,16 @@ def decide_changes(node: Operator) -> Decision:
     return Decision(f"updating by {', '.join(node.key) or 'nothing'}", (why, *deletes))
 
 
+def replaces_by_key(node: Operator) -> bool:
+    """Whether rows are those of a source that replace each other by their Kafka key."""
+    found = find_replacing(node)
+    return isinstance(found, Read) and found.row_key is not None
+
+
 def find_origin(node: Operator) -> str:
     """What rows that replace earlier ones are made from, as errors say what to take instead of them."""
     found = find_replacing(node)
-    if isinstance(found, Read) and found.row_key is not None:
+    if found is not None and replaces_by_key(node):
         return f"what the writer of {found.name!r} makes them from, or read its topic as a table with until="
     return "the records that it is made from"
 
@@ -103,8 +135,66 @@ def require_final(node: Operator, name: str, instead: str) -> None:
         instead: What to do if one has.
     """
     found = find_replacing(node)
-    if isinstance(found, Read) and found.row_key is not None:
+    if found is not None and replaces_by_key(node):
         refuse(
             f"operator {name!r}: rows of {found.name!r} replace and delete earlier ones by "
-            f"{', '.join(found.row_key)}: those would still be counted; {instead}"
+            f"{', '.join(found.key or ())}: those would still be counted; {instead}"
         )
+
+
+def require_replaced(node: Operator, name: str, instead: str) -> Replaced:
+    """Check that each row arrives that replaces or deletes another one, and says which one that is.
+
+    Args:
+        instead: What to do where an operator may drop some.
+    """
+    replacing = find_replacing(node)
+    if replacing is None:
+        raise AssertionError(node)
+    way = _find_way(node, replacing)
+    for each in way:
+        if not _is_one_by_one(each):
+            before = f", or put {each.name!r} before {replacing.name!r}" if replacing.inputs else ""
+            refuse(
+                f"operator {name!r}: rows of {replacing.name!r} replace earlier ones, and {each.name!r} may "
+                f"drop or repeat some: what they replace would still be counted; {instead}{before}"
+            )
+    if isinstance(replacing, Window) and replacing.config.assigner.merging:
+        refuse(
+            f"operator {name!r}: a late record merges sessions of {replacing.name!r}, and a merged session "
+            "does not replace those that it is made of: both would be counted; leave allowed_lateness and "
+            f"trigger of {replacing.name!r} out"
+        )
+    key = ", ".join(replacing.key or ())
+    if node.key is None:
+        refuse(
+            f"operator {name!r}: rows of {replacing.name!r} replace earlier ones by {key}, and {node.name!r} "
+            "does not have all of these columns: it would not be known which row is replaced; select them too"
+        )
+    deleted = find_deleted(node)
+    lost = deleted is None and next(filter(None, map(find_deleted, [*way, replacing])), None)
+    if lost:
+        refuse(
+            f"operator {name!r}: rows of {replacing.name!r} say in {lost} that they delete a key, and "
+            f"{node.name!r} does not have this column: what is deleted would still be counted; select it too"
+        )
+    return Replaced(node.key, deleted)
+
+
+def _is_one_by_one(node: Operator) -> bool:
+    match node:
+        case Join(how=how):
+            return how == "left"
+        case Deduplicate(by=by):
+            return by == (RECORD_ID_HEADER,)  # it drops repeats of what has passed
+        case _:
+            return isinstance(node, _ONE_BY_ONE) and not node.repeats_records
+
+
+def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:
+    """The operators from one to another one upstream of it, without that one."""
+    way = []
+    while node is not upstream:
+        way.append(node)
+        node = node.inputs[0]
+    return way

@@ -11,7 +11,7 @@ from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
 from flowcore.api.operators import Aggregate, Operator, Read, WithEventTime, find_timed
-from flowcore.api.updating_rows import find_origin
+from flowcore.api.updating_rows import find_origin, replaces_by_key
 from flowcore.api.window_assigners import GapColumn
 from flowcore.durations import MILLISECOND
 from flowcore.process import KeyedProcessFunction
@@ -234,9 +234,12 @@ def rank_order(
 
 
 def require_stream_join(
-    left: Operator, right: Operator, name: str, how: str, allowed: Sequence[str], *, timed: bool
+    left: Operator, right: Operator, name: str, how: str, allowed: Sequence[str], *, timed: bool, newest: bool
 ) -> None:
-    """Check that both sides are streams with final records and, if ``timed``, with event time."""
+    """Check that both sides are streams with final records and, if ``timed``, with event time.
+
+    If ``newest`` only the newest right record of a key counts, so that right ones may replace each other.
+    """
     if left.bounded or right.bounded:
         ends = left if left.bounded else right
         refuse(
@@ -254,7 +257,7 @@ def require_stream_join(
             f"{', '.join(allowed)}"
         )
     for side in (left, right):
-        if side.updating:
+        if side.updating and not (newest and side is right and replaces_by_key(side)):
             refuse(
                 f"operator {name!r}: records of {side.name!r} replace earlier ones: each of them would be "
                 f"joined as one more record; join {find_origin(side)}"

@@ -2,7 +2,8 @@
 
 Each left row is joined when it arrives, with the right row of its key that arrived last; of rows in one step
 the right ones count first. No row is late. A right row is kept until a newer one of its key arrives, or until
-its time to live is over in processing time.
+its time to live is over in processing time. A newer one may say that its key is deleted: then there is no
+partner.
 
 Left rows may wait until the right side is loaded. It is when the watermark of both sides reaches a time, when
 all inputs are idle, or at the end of input; then the left rows leave in the order of their arrival, with
@@ -47,10 +48,13 @@ class LatestJoin(JoinConfig):
         load: When the right side is loaded: the watermark of this time; ``"caught-up"`` for the time at which
             the query began; None for at once.
         ttl_ms: How long a right row is kept after its arrival, in processing time; None for ever.
+        deleted: The column among those of ``right`` that is true where a row deletes its key; None if no row
+            does.
     """
 
     load: Literal["caught-up"] | int | None
     ttl_ms: int | None
+    deleted: str | None = None
 
     @property
     def partners(self) -> str:
@@ -112,12 +116,13 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
                 out.control(Watermark(self._held_ms))
 
     def header(self) -> Mapping[str, Any]:
-        """When it began, the clock, what is loaded and, for readers of the state, how long rows are kept."""
+        """When it began, the clock, what is loaded and, for readers of the state, which rows count."""
         return {
             **super().header(),
             "backlog": self._backlog,
             "began_ms": self._began_ms,
             "clock_ms": self._clock_ms,
+            "deleted": self._config.deleted,
             "held_ms": self._held_ms,
             "loaded": self._loaded,
             "ttl_ms": self._config.ttl_ms,
@@ -167,6 +172,8 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         first_ms = MIN_TIMESTAMP_MS if kept_ms is None else self._clock_ms - kept_ms + 1
         ends = np.full(len(codes), first_ms), np.full(len(codes), self._clock_ms)
         places, found = right.find(codes, *ends).newest()
+        if found.any():
+            found &= ~self._are_deleted()[places]
         if self._config.how == "inner":
             left, places, times_ms = left.filter(pa.array(found)), places[found], times_ms[found]
             found = found[found]
@@ -179,4 +186,14 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         right = self._sides[RIGHT]
         right.end(self._clock_ms)
         right.end_replaced()
+        if self._config.deleted is not None and len(right):
+            right.end_saved(self._are_deleted())
         self._remove_ended()
+
+    def _are_deleted(self) -> npt.NDArray[np.bool_]:
+        """Whether each right row deletes its key."""
+        rows = self._sides[RIGHT].rows
+        if self._config.deleted is None:
+            return np.zeros(rows.num_rows, np.bool_)
+        flags = rows.column(self._config.deleted).fill_null(fill_value=False)
+        return np.asarray(flags.to_numpy(zero_copy_only=False), np.bool_)

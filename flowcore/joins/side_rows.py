@@ -135,6 +135,10 @@ class SideRows:
         replaced = (codes[:-1] == codes[1:]) & (times_ms[1:] <= self._watermark_ms)
         self._ends_ms[order[:-1][replaced | (numbers[:-1] == numbers[1:])]] = MIN_TIMESTAMP_MS
 
+    def end_saved(self, which: _Flags) -> None:
+        """End rows, except those that are not stored yet."""
+        self._ends_ms[which & ~self._unsaved] = MIN_TIMESTAMP_MS
+
     def remove_ended(self) -> bool:
         """Remove the rows that have ended, if they are more than half; True if rows were removed."""
         ended = self._has_ended()

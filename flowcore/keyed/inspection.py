@@ -241,7 +241,10 @@ def _joined_latest(
         for key, rows in _by_key(names, tables.get(side)):
             times = [row["@time_ms"] for row in rows]
             if side == "right":
-                times = [max(times)]
+                newest = max(rows, key=lambda row: (row["@time_ms"], row["@id"]))
+                if (deleted := header.get("deleted")) is not None and newest[deleted]:
+                    continue
+                times = [newest["@time_ms"]]
                 if header["ttl_ms"] is not None and times[0] + header["ttl_ms"] <= header["clock_ms"]:
                     continue
             found.setdefault(repr(key), (key, {}))[1][f"{side}_ms"] = times

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic
+from flowcore import Flow, KafkaTopic, monotonous
 from tests.kafka.conftest import Live, Record
 
 pytestmark = pytest.mark.kafka
@@ -27,13 +27,16 @@ def of_shops(bids: KafkaTopic, shops: KafkaTopic) -> Flow:
     return flow
 
 
-def of_sizes(shops: KafkaTopic, sizes: KafkaTopic) -> Flow:
-    """How many shops have how many bids."""
+def of_sizes(shops: KafkaTopic, orders: KafkaTopic, sizes: KafkaTopic, joined: KafkaTopic) -> Flow:
+    """How many shops have how many bids; orders with the sum of their shop."""
     flow = Flow("of_sizes")
-    read = flow.read("shops", replace(shops, schema=SHOP, updating_by="shop"))
+    read = flow.read("shops", replace(shops, schema=SHOP, updating_by="shop", watermark=monotonous()))
     read.aggregate(
         by="bids", shops="count(distinct shop)", total="sum(total)", most="max(total)", name="counted"
     ).write("sizes", sizes)
+    ordered = flow.read("orders", replace(orders, schema="shop STRING, part INT", watermark=monotonous()))
+    newest = ordered.join_latest(read, on="shop", how="left", load=None, name="newest")
+    newest.select("shop", "part", "total").write("joined", joined)
     return flow
 
 
@@ -48,8 +51,8 @@ def table(records: list[Record]) -> dict[bytes | None, dict[str, Any]]:
 
 def test_a_flow_takes_back_what_another_one_replaces_and_deletes(live: Live) -> None:
     """Its sums are those of the last rows, through a batch that is repeated and a restart of both flows."""
-    bids, shops, sizes = (live.topic(name) for name in ("bids", "shops", "sizes"))
-    writer, reader = of_shops(bids, shops), of_sizes(shops, sizes)
+    bids, shops, orders, sizes, joined = map(live.topic, ("bids", "shops", "orders", "sizes", "joined"))
+    writer, reader = of_shops(bids, shops), of_sizes(shops, orders, sizes, joined)
     chance = random.Random(5)  # noqa: S311 - test data
     newest: dict[int, dict[str, Any]] = {}
     for part in range(2):
@@ -61,10 +64,10 @@ def test_a_flow_takes_back_what_another_one_replaces_and_deletes(live: Live) -> 
             sent += [{**bid, "shop": "b"} for bid in newest.values() if bid["shop"] == "a"]
         newest |= {bid["bidder"]: bid for bid in sent}
         live.send(bids, *sent)
-        live.run(writer)
         if part:
-            live.forget_last_batch("of_shops", "bids-batches")
-            live.run(writer)  # writes the batch again
+            live.forget_last_batch("of_shops", "bids-batches")  # it is written again
+        live.run(writer)
+        live.send(orders, *({"shop": shop, "part": part} for shop in "abcde"))
         live.run(reader)
 
     prices = defaultdict(list)
@@ -82,6 +85,10 @@ def test_a_flow_takes_back_what_another_one_replaces_and_deletes(live: Live) -> 
     assert {
         row["bids"]: (row["shops"], row["total"], row["most"]) for row in table(live.records(sizes)).values()
     } == {size: (len(totals), sum(totals), max(totals)) for size, totals in sums.items()}
+    found = {row["shop"]: row.get("total") for row in live.values(joined) if row["part"] == 1}
+    assert found == {shop: sum(prices[shop]) if prices[shop] else None for shop in "abcde"}
+    assert next(row["total"] for row in live.values(joined) if (row["shop"], row["part"]) == ("a", 0))
     assert live.records(f"{shops.name}.dead-letter") == []
-    kept = {key.key["shop"] for key in live.held_keys(reader, "counted.changes")}
-    assert kept == {*prices}
+    for operator in ("counted.changes", "newest"):
+        kept = {key.key["shop"] for key in live.held_keys(reader, operator)}
+        assert kept == {shop for shop, each in prices.items() if each}

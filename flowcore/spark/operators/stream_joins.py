@@ -59,6 +59,7 @@ class _Side:
         late: The operators that read its late records.
         late_columns: The columns that they use.
         columns: All columns that its records need besides the key: the physical ones by name.
+        deleted: The one of these that is true where a record deletes its key; None if no record does.
     """
 
     branch: Branch
@@ -68,6 +69,7 @@ class _Side:
     late: Sequence[SideOutput]
     late_columns: Sequence[str]
     columns: Mapping[str, str]
+    deleted: str | None
 
 
 def prepare_stream_join(
@@ -124,6 +126,7 @@ def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGr
     late = context.side_outputs.get((LATE_LEFT, LATE_RIGHT)[number], ())
     read = {column.lower() for each in late for column in used[each]}
     in_output = number == 0 or node.how not in _ONE_SIDED
+    deleted = node.deleted if number and isinstance(node, JoinLatest) else None
     own = {name.lower() for name in node.inputs[number].columns} - {name.lower() for name in node.by}
     own &= used[node] if in_output else set()
     return _Side(
@@ -133,7 +136,10 @@ def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGr
         results=[name for name in node.columns if name.lower() in own],
         late=late,
         late_columns=[name for name in branch.columns if name.lower() in read],
-        columns={name: now for name, now in branch.columns.items() if name.lower() in read | own},
+        columns={
+            name: now for name, now in branch.columns.items() if name.lower() in read | own or name == deleted
+        },
+        deleted=deleted,
     )
 
 
@@ -167,7 +173,8 @@ def _make_join(
 ) -> JoinConfig:
     stored, rejected = [], []
     for side in (left, right):
-        own = [f"{side.prefix}{name}" for name in side.results]
+        kept = [*side.results, *([side.deleted] if side.deleted else [])]
+        own = [f"{side.prefix}{name}" for name in kept]
         places = {f"{side.prefix}{name}": name for name in context.coordinates}
         stored.append({**dict(zip(own, own, strict=True)), **places} if side.in_output else {})
         late = (RECORD_TIMESTAMP, *(f"{side.prefix}{name}" for name in side.columns), *context.coordinates)
@@ -188,7 +195,8 @@ def _make_join(
         case JoinAsOf():
             return AsOfJoin(**fields, tolerance_ms=node.tolerance_ms)
         case JoinLatest():
-            return LatestJoin(**fields, load=node.load, ttl_ms=node.ttl_ms)
+            deleted = None if right.deleted is None else f"{right.prefix}{right.deleted}"
+            return LatestJoin(**fields, load=node.load, ttl_ms=node.ttl_ms, deleted=deleted)
         case JoinRegular():
             ttl_ms = MAX_TIMESTAMP_MS if node.ttl_ms is None else node.ttl_ms
             return IntervalJoin(**fields, before_ms=ttl_ms, after_ms=ttl_ms, time="processing")

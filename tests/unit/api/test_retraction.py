@@ -328,6 +328,28 @@ def live(flow: Flow) -> Stream:
     return flow.read("live", KafkaTopic("live", SHOPS, watermark=monotonous()))
 
 
+def orders(flow: Flow) -> Stream:
+    return live(flow).select("shop")
+
+
+def timed_shops(flow: Flow) -> Stream:
+    return shops(flow, schema="shop STRING, region STRING, id INT", watermark=monotonous())
+
+
+def test_the_newest_row_of_a_source_can_be_a_partner() -> None:
+    """None where it is deleted; the column that says so is not in the output, whatever its name is."""
+    flow = Flow("f")
+    renamed = timed_shops(flow).select("id", "shop as Name", "is_deleted as Gone", name="renamed")
+    joined = live(flow).select("shop").join_latest(renamed, on={"shop": "Name"}, how="left", name="joined")
+    assert joined.columns == ("shop", "id")
+    assert decide_changes(joined.operator).value == "append"
+    found = plan(joined)
+    assert "left join on shop = Name, newest right on arrival, none where Gone" in found.explain()
+    (query,) = found.live_queries
+    used = {node.name: columns for node, columns in query.used_columns.items()}
+    assert used["renamed"] == {"id", "name", "gone"}
+
+
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
@@ -340,6 +362,17 @@ def live(flow: Flow) -> Stream:
         (lambda f: shops(f).sort_by_event_time(), "must not replace"),
         (lambda f: shops(f).union(shops(f, "more")), "counted again in a union"),
         (lambda f: shops(f).join(live(f), on="shop", ttl=HOUR), "joined as one more record"),
+        (lambda f: shops(f, watermark=monotonous()).join_latest(live(f), on="shop"), "one more record"),
+        (lambda f: orders(f).join_latest(timed_shops(f), on={"shop": "region"}), "region: .*join on shop"),
+        (
+            lambda f: live(f).select("shop", "region").join_latest(timed_shops(f), on=["shop", "region"]),
+            "joins on their shop, region: .*; join on shop",
+        ),
+        (
+            lambda f: orders(f).join_latest(timed_shops(f).where("id > 1"), on="shop"),
+            "'where_1' may drop or repeat some: .*; put the condition after the join$",
+        ),
+        (lambda f: orders(f).join_latest(timed_shops(f).drop("is_deleted"), on="shop"), "select it too"),
         (lambda f: live(f).join_interval(shops(f), on="shop", before=HOUR, after=HOUR), "one more record"),
         (lambda f: shops(f).write("out", Parquet("out")), "files cannot do"),
         (lambda f: shops(f).map(same, schema=SHOPS).aggregate(n="count(*)"), "does not have all of these"),

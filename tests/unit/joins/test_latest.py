@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes, StreamElement, Watermark, WatermarkStatus
 from flowcore.joins.latest import LatestJoin
 from flowcore.keyed.control import Channel, ControlElement
+from flowcore.keyed.inspection import _keys
+from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.operator import CONTROL, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
@@ -31,11 +34,30 @@ Output = tuple[str | None, int, str | None, int]
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
-def join(how: How = "left", load: Load = None, ttl_ms: int | None = None) -> LatestJoin:
+_DELETING = ROWS.append(pa.field("gone", pa.bool_()))
+"""The columns of rows of which right ones may delete their key."""
+
+
+def join(
+    how: How = "left", load: Load = None, ttl_ms: int | None = None, *, deletes: bool = False
+) -> LatestJoin:
     return LatestJoin(
-        keys=("key",), side="is_right", timestamp="t", rows=ROWS, left={"l": "l"}, right={"r": "r"},
-        how=how, load=load, ttl_ms=ttl_ms,
+        keys=("key",), side="is_right", timestamp="t", rows=_DELETING if deletes else ROWS, left={"l": "l"},
+        right={"r": "r", "@gone": "gone"} if deletes else {"r": "r"}, how=how, load=load, ttl_ms=ttl_ms,
+        deleted="@gone" if deletes else None,
     )  # fmt: skip
+
+
+def is_gone(row: Row) -> bool:
+    """Whether a right row deletes its key, in tests of rows that may."""
+    return row.is_right and row.number % 3 == 0
+
+
+def deleting_batch(rows: list[Row]) -> pa.RecordBatch:
+    """Rows with the column that says whether they delete their key, null or false where they do not."""
+    flags = [True if is_gone(row) else None if row.number % 2 else False for row in rows]
+    columns = [*batch_of(rows).columns, pa.array(flags, pa.bool_())]
+    return pa.RecordBatch.from_arrays(columns, schema=_DELETING)
 
 
 @dataclass
@@ -80,7 +102,9 @@ class Model:
             for other, arrived_ms in self.rights
             if other.key == row.key and (ttl_ms is None or arrived_ms + ttl_ms > self.clock_ms)
         ]
-        return str(kept[-1].number) if kept else None
+        if not kept or (self.config.deleted is not None and is_gone(kept[-1])):
+            return None
+        return str(kept[-1].number)
 
 
 @st.composite
@@ -97,13 +121,14 @@ def _histories(draw: st.DrawFn) -> list[tuple[list[tuple[bool, str | None]], int
     st.sampled_from(["inner", "left"]),
     st.sampled_from([None, "caught-up", 5, 12]),
     st.sampled_from([None, 1, 3, 8]),
+    st.booleans(),
     _histories(),
 )
 def test_rows_leave_in_the_step_in_which_the_model_says(
-    how: How, load: Load, ttl_ms: int | None, history: Any
+    how: How, load: Load, ttl_ms: int | None, deletes: bool, history: Any
 ) -> None:
     """Also over restarts, and with a former worker's state that reads its last piece again."""
-    config = join(how, load, ttl_ms)
+    config = join(how, load, ttl_ms, deletes=deletes)
     model, stored = Model(config), StoredGroup(config)
     clock_ms, watermark_ms, number = 4, 0, 0
     for given_rows, clock_step_ms, watermark_step_ms, fate in history:
@@ -116,7 +141,7 @@ def test_rows_leave_in_the_step_in_which_the_model_says(
         model.advance_clock(clock_ms)
         stored.group.advance_clock(clock_ms, out)
         expected = model.take(rows)
-        stored.group.rows(batch_of(rows), out)
+        stored.group.rows(deleting_batch(rows) if deletes else batch_of(rows), out)
         if watermark_step_ms:
             watermark_ms += watermark_step_ms
             expected += model.advance_watermark(watermark_ms)
@@ -144,6 +169,36 @@ def test_state_is_the_newest_right_row_of_each_key() -> None:
     stored.store("restart")
     assert found_in(out) == [("a", number, "199", 0) for number in range(200)]
     assert [side.take_all().num_rows for side in stored.group._sides] == [0, 1]
+
+
+def test_a_key_that_is_deleted_takes_no_memory() -> None:
+    """Its deletion is in the state until it is stored, and is not shown."""
+    stored = StoredGroup(join(deletes=True))
+    for number in (1, 3):
+        stored.group.advance_clock(number, StepOutputs())
+        stored.group.rows(deleting_batch([right("a", 0, number), right("b", 0, 4)]), StepOutputs())
+        stored.store("delta")
+    manifest = StateManifest(layout=stored.config.layout, key_groups=1)
+    manifest.header = stored.header
+    assert [each.key for each in _keys(manifest, stored.pieces) or ()] == [{"key": "b"}]
+
+    stored.group.advance_clock(4, StepOutputs())
+    assert [row["key0"] for row in stored.group._sides[1].take_all().to_pylist()] == ["b"]
+
+
+def test_a_deletion_is_stored_in_the_step_of_the_load() -> None:
+    """Else the row that it deletes would be back after a restart."""
+    stored, out = StoredGroup(join(load=100, deletes=True)), StepOutputs()
+    for clock_ms, number in ((1, 1), (2, 3)):
+        stored.group.advance_clock(clock_ms, out)
+        stored.group.rows(deleting_batch([right("a", 0, number)]), out)
+        stored.group.advance_watermark(50 * clock_ms, out)
+        stored.store("delta")
+    stored.store("restart")
+    stored.group.advance_clock(3, out)
+    stored.group.rows(deleting_batch([left("a", 5, 4)]), out)
+
+    assert found_in(out) == [("a", 4, None, 5)]
 
 
 def test_a_clock_that_is_set_back_makes_no_earlier_row_the_newest() -> None:
