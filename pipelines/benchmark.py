@@ -1,7 +1,7 @@
 """Reports of benchmarks.
 
 A benchmark runs flowcore and a rival alternately in the same run, verifies both results, and reports the
-median of each with their ratio, the workload, the machine and the commit.
+median, the least and the most of each with their ratio, the workload, the machine and the commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-__all__ = ["Figures", "Report", "in_turn"]
+__all__ = ["Figures", "Report", "in_turn", "slope"]
 
 
 def this_machine() -> str:
@@ -48,15 +48,41 @@ def this_commit() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The numbers of one contender, one for each round, in the same unit as its rival's."""
+    """The numbers of one contender, one for each round, in the same unit as its rival's.
+
+    Attributes:
+        by_slope: Records a second without the start of a run; None if that was not measured.
+        cpu_s: Processor time of each round, in seconds.
+        peak_mb: Memory of its processes at the peak of each round.
+    """
 
     name: str
     unit: str
     rounds: Sequence[float]
+    by_slope: float | None = None
+    cpu_s: Sequence[float] = ()
+    peak_mb: Sequence[float] = ()
 
     @property
     def median(self) -> float:
         return statistics.median(self.rounds)
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """The members of the JSON object."""
+        found: dict[str, Any] = {
+            "unit": self.unit, "median": self.median, "min": min(self.rounds), "max": max(self.rounds),
+            "rounds": list(self.rounds),
+        }  # fmt: skip
+        if self.by_slope is not None:
+            found["by_slope"] = self.by_slope
+        for name in ("cpu_s", "peak_mb"):
+            if rounds := getattr(self, name):
+                found[name] = statistics.median(rounds)
+        return found
+
+
+_ALSO = {"by_slope": "records/s without start", "cpu_s": "s of processor time", "peak_mb": "MB at peak"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +109,7 @@ class Report:
     def show(self, *, as_json: bool) -> None:
         """Print the report as text or as one JSON object."""
         if as_json:
-            figures = {
-                f.name: {"unit": f.unit, "median": f.median, "rounds": list(f.rounds)} for f in self.figures
-            }
+            figures = {f.name: f.members for f in self.figures}
             about = {
                 name: getattr(self, name) for name in ("name", "workload", "verified", "machine", "commit")
             }
@@ -95,7 +119,10 @@ class Report:
         click.echo(f"{self.name}: {self.workload}\nmachine: {self.machine}\ncommit: {self.commit}")
         for f in self.figures:
             rounds = ", ".join(map(_shown, f.rounds))
-            click.echo(f"  {f.name:<16} {_shown(f.median):>12} {f.unit}   (rounds: {rounds})")
+            also = [
+                f"; {words} {_shown(f.members[name])}" for name, words in _ALSO.items() if name in f.members
+            ]
+            click.echo(f"  {f.name:<16} {_shown(f.median):>12} {f.unit}   (rounds: {rounds}{''.join(also)})")
         for name, value in self.ratios.items():
             click.echo(f"  {name} = {value:.3f}")
         click.echo(f"verified: {self.verified}")
@@ -118,3 +145,17 @@ def in_turn(rounds: int, *contenders: Callable[[int], float]) -> list[list[float
         for index in order:
             figures[index].append(contenders[index](number))
     return figures
+
+
+def slope(few: tuple[int, Sequence[float]], many: tuple[int, Sequence[float]]) -> float | None:
+    """Additional records over additional seconds (medians); None if few took as long as many.
+
+    Args:
+        few: A number of records, and the seconds of each run over them.
+        many: The same of more records.
+
+    >>> slope((100, [3.0, 3.0, 9.0]), (400, [5.0, 6.0, 7.0]))
+    100.0
+    """
+    seconds = statistics.median(many[1]) - statistics.median(few[1])
+    return (many[0] - few[0]) / seconds if seconds > 0 else None

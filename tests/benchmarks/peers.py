@@ -19,7 +19,7 @@ import click
 
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report, in_turn, slope
 from tests.benchmarks._peers.contenders import CONTENDERS, OURS, RIVALS
 from tests.benchmarks._peers.runs import CHECKPOINT_S, LIVE_CHECKPOINT_S, RATE, Latency, Site, Throughput
 from tests.benchmarks._peers.workloads import PARTITIONS, WORKLOADS
@@ -158,16 +158,28 @@ def _figures(workload: str, name: str, runs: Runs) -> list[Figures]:
     label = f"{workload} {name}"
     if runs.many:
         return [
-            Figures(label, "records/s", [run.per_second for run in runs.many]),
+            Figures(
+                label,
+                "records/s",
+                [run.per_second for run in runs.many],
+                _slope(runs),
+                [run.cpu_s for run in runs.many],
+                [run.peak_mb for run in runs.many],
+            ),
             Figures(f"{label} first", "s to the first result", [run.first_result_s for run in runs.many]),
-            Figures(f"{label} memory", "MB at peak", [run.peak_mb for run in runs.many]),
-            Figures(f"{label} processor", "s of processor time", [run.cpu_s for run in runs.many]),
         ]
     if runs.live:
         return [
-            Figures(f"{label} p50", "ms", [run.p50_ms for run in runs.live]),
+            Figures(
+                f"{label} p50",
+                "ms",
+                [run.p50_ms for run in runs.live],
+                cpu_s=[run.cpu_s for run in runs.live],
+                peak_mb=[run.peak_mb for run in runs.live],
+            ),
             Figures(f"{label} p99", "ms", [run.p99_ms for run in runs.live]),
             Figures(f"{label} max", "ms", [run.max_ms for run in runs.live]),
+            Figures(f"{label} slow", "seconds over 100 ms", [run.slow_seconds for run in runs.live]),
         ]
     return []
 
@@ -206,8 +218,8 @@ def _summary(runs: Runs) -> dict[str, Any]:
 
 def _slope(runs: Runs) -> float | None:
     """Additional records over additional seconds; None if few records took as long as many."""
-    seconds = median(run.whole_s for run in runs.many) - median(run.whole_s for run in runs.few)
-    return (runs.many[0].records - runs.few[0].records) / seconds if seconds > 0 else None
+    few, many = ((each[0].records, [run.whole_s for run in each]) for each in (runs.few, runs.many))
+    return slope(few, many)
 
 
 def _worst_ratio(workload: str, of: Mapping[str, Mapping[str, Any]]) -> float | None:

@@ -16,6 +16,14 @@ from flowcore.errors import ConfigurationError
 
 PAGE = Path("docs/measurements.md")
 RESULTS = Path(".flowcore/bench")
+_COLUMNS = (
+    "benchmark", "contender or ratio", "median", "least to most", "rounds", "records/s without start",
+    "processor time", "memory at peak",
+)  # fmt: skip
+_NOT_FOR_QUOTING = (
+    "These sizes show whether a change has moved something. Rates contain the start of a run, and one round "
+    "does not tell how much a figure varies: quote the full size only."
+)
 BEGIN, END = "<!-- flowcore bench report: begin -->", "<!-- flowcore bench report: end -->"
 
 
@@ -61,9 +69,10 @@ def make_table(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(
         [
             f"Commit {about['commit']}, {about['machine']}; size: {about['size']}.",
+            *([_NOT_FOR_QUOTING] if about["size"] == "quick" else []),
             "",
-            "| benchmark | contender or ratio | median | least to most | rounds |",
-            "| --- | --- | --- | --- | --- |",
+            f"| {' | '.join(_COLUMNS)} |",
+            "| --- " * len(_COLUMNS) + "|",
             *(row for each in results for row in _rows(each)),
             "",
             "| benchmark | command |",
@@ -92,13 +101,20 @@ def _rows(result: Mapping[str, Any]) -> Iterator[str]:
     figures: Mapping[str, Mapping[str, Any]] = report.get("figures", {})
     for name, figure in figures.items():
         rounds = figure["rounds"]
+        least, most = _shown(figure["min"]), _shown(figure["max"])
+        by_slope, cpu_s, peak_mb = (
+            f"{_shown(figure[key])}{unit}" if key in figure else ""
+            for key, unit in (("by_slope", ""), ("cpu_s", " s"), ("peak_mb", " MB"))
+        )
         shown = f"{_shown(figure['median'])} {figure['unit']}"
-        least, most = _shown(min(rounds)), _shown(max(rounds))
-        yield f"| {result['name']} | {name} | {shown} | {least} to {most} | {len(rounds)} |"
+        yield (
+            f"| {result['name']} | {name} | {shown} | {least} to {most} | {len(rounds)} | {by_slope} | "
+            f"{cpu_s} | {peak_mb} |"
+        )
     for name in report.get("ratios", ()):
-        yield f"| {result['name']} | `{name}` | {report[name]:.3f} | | |"
+        yield f"| {result['name']} | `{name}` | {report[name]:.3f} | | | | | |"
     if not figures:
-        yield f"| {result['name']} | passed in {result['seconds']} s | | | |"
+        yield f"| {result['name']} | passed in {result['seconds']} s | | | | | | |"
 
 
 def _shown(value: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowcore.errors import ConfigurationError
+from pipelines.benchmark import Figures
 from tests.benchmarks._suite import SUITE, Entry, Size
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -48,8 +49,30 @@ def test_options_exist(entry: Entry, size: Size) -> None:
         assert not word.startswith("--") or f'"{word}"' in text
 
 
+@pytest.mark.parametrize("entry", SUITE, ids=lambda entry: entry.name)
+def test_full_figures_are_of_three_rounds_or_more(entry: Entry) -> None:
+    """Of one round nobody knows how much it varies."""
+    text = (FOLDER / f"{entry.benchmark.replace('-', '_')}.py").read_text()
+    options = entry.options("full")
+
+    for option in ("--rounds", "--minutes"):
+        default = re.search(rf'"{option}", default=(\d+), show_default=True, help="Counted', text)
+        if default:
+            chosen = options[options.index(option) + 1] if option in options else default[1]
+            assert int(chosen) >= 3, f"{option} {chosen}"
+
+
 def _result(name: str = "join", size: str = "full", **about: Any) -> dict[str, Any]:
-    figures = {"flowcore": {"unit": "records/s", "median": 2_000.0, "rounds": [1_000.0, 2_000.0, 2_500.0]}}
+    figures = {
+        "flowcore": Figures(
+            "flowcore",
+            "records/s",
+            [1_000.0, 2_000.0, 2_500.0],
+            by_slope=3_000.0,
+            cpu_s=[4, 5, 9],
+            peak_mb=[1, 2, 3],
+        ).members
+    }
     report = {"commit": "abc", "machine": "two cores", "figures": figures, "ratios": ["ratio"], "ratio": 0.5}
     return {
         "name": name,
@@ -61,12 +84,12 @@ def _result(name: str = "join", size: str = "full", **about: Any) -> dict[str, A
 
 
 def test_table_has_median_and_range_of_every_figure(report: Any) -> None:
-    """Each row says how many rounds it is of."""
+    """Each row says how many rounds it is of, and what they cost."""
     table = report.make_table([_result()])
 
     assert "Commit abc, two cores; size: full." in table
-    assert "| join | flowcore | 2,000 records/s | 1,000 to 2,500 | 3 |" in table
-    assert "| join | `ratio` | 0.500 | | |" in table
+    assert "| join | flowcore | 2,000 records/s | 1,000 to 2,500 | 3 | 3,000 | 5.00 s | 2.00 MB |" in table
+    assert "| join | `ratio` | 0.500 | | | | | |" in table
 
 
 @pytest.mark.parametrize(
@@ -78,6 +101,12 @@ def test_table_is_of_one_commit_one_machine_and_one_size(report: Any, other: dic
     """Figures that cannot be compared are not put side by side."""
     with pytest.raises(ConfigurationError, match="more than one"):
         report.make_table([_result(), other])
+
+
+def test_quick_figures_are_not_for_quoting(report: Any) -> None:
+    """They are of one round."""
+    assert "quote the full size only" in report.make_table([_result(size="quick")])
+    assert "quote" not in report.make_table([_result()])
 
 
 def test_figures_of_the_smallest_size_are_refused(report: Any) -> None:

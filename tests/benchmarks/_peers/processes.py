@@ -20,6 +20,7 @@ import psutil
 from flowcore.background import PeriodicThread
 from flowcore.errors import InstallationError, RunError
 from flowcore.metrics.usage import process_family
+from tests.benchmarks._process_cost import read_cost
 
 __all__ = ["Processes", "now_ms"]
 
@@ -88,15 +89,8 @@ class Processes:
 
     def sample(self) -> None:
         """Add up memory and processor time now."""
-        memory = 0
-        for root in self.roots:
-            for process in process_family(root.pid):
-                with suppress(psutil.Error):  # it has ended
-                    spent = process.cpu_times()
-                    self._cpu_s[process.pid] = spent.user + spent.system
-                    if self.watches_memory:
-                        # Of pages that processes share, each has its part.
-                        memory += process.memory_full_info().pss
+        cpu_s, memory = read_cost([root.pid for root in self.roots], with_memory=self.watches_memory)
+        self._cpu_s |= cpu_s
         self._samples.append(_Sample(now_ms(), memory / 1e6, sum(self._cpu_s.values())))
 
     def peak_mb(self) -> float:

@@ -19,6 +19,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.topics import ensure_topics
 from pipelines.auctions.readers import Collector, latencies_ms, read_messages
 from pipelines.nexmark import feed
+from tests.benchmarks._delays import summarize_delays
 from tests.benchmarks._peers.contenders import Contender, Job
 from tests.benchmarks._peers.processes import Processes, now_ms
 from tests.benchmarks._peers.workloads import (
@@ -37,7 +38,6 @@ __all__ = ["Latency", "Site", "Throughput"]
 CHECKPOINT_S, LIVE_CHECKPOINT_S = 10, 60
 _POLL_S, _QUIET_S, _LONGEST_QUIET_S = 0.25, 4.0, 240.0
 RATE = 1_000.0
-PAUSE_MS = 100.0
 _LIVE_MS = 1_000.0
 _TAIL_CHARACTERS = 1_500
 
@@ -71,7 +71,7 @@ class Latency:
     """One run over records that arrive, from the send to the receipt of its result.
 
     Attributes:
-        slow_seconds: Seconds in which a record took longer than `PAUSE_MS`.
+        slow_seconds: Seconds in which a record took longer than 100 ms.
     """
 
     outputs: int
@@ -254,15 +254,14 @@ def _summarize(
     """The latency of the bids that were sent from this time on."""
     latency = latencies_ms(received, from_us)
     # Results come in the order of the bids of each partition, so the last ones are those that count.
-    sent_s = (np.array([time_us for time_us, _ in received])[-len(latency) :] - latency * 1_000) // 1_000_000
-    p50, p99 = (float(value) for value in np.percentile(latency, [50, 99]))
+    delays = summarize_delays(latency, np.array([time_us for time_us, _ in received])[-len(latency) :])
     return Latency(
         outputs=answer.outputs,
         first_result_s=(answer.first_ms - began_ms) / 1_000,
-        p50_ms=p50,
-        p99_ms=p99,
-        max_ms=float(latency.max()),
-        slow_seconds=len(np.unique(sent_s[latency > PAUSE_MS])),
+        p50_ms=delays.p50_ms,
+        p99_ms=delays.p99_ms,
+        max_ms=delays.max_ms,
+        slow_seconds=delays.slow_seconds,
         peak_mb=processes.peak_mb(),
         cpu_s=processes.cpu_s(now_ms()),
     )

@@ -1,0 +1,108 @@
+"""The rules of figures: rounds in turn, warm-ups that do not count, costs, slopes, delays."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+from pipelines.benchmark import Figures, slope
+from tests.benchmarks import _rounds
+from tests.benchmarks._delays import summarize_delays
+from tests.benchmarks._process_cost import ProcessCost
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The runs of contenders, which are in this process."""
+    monkeypatch.setattr(_rounds, "spark_pid", os.getpid)
+    return []
+
+
+def test_contenders_take_turns_after_a_warm_up(calls: list[tuple[str, int]]) -> None:
+    """A machine that slows down slows all of them."""
+
+    def run(name: str, number: int) -> float:
+        calls.append((name, number))
+        return float(len(calls))
+
+    ours, theirs = _rounds.run_rounds(3, {name: partial(run, name) for name in ("ours", "theirs")}, "s")
+
+    assert "".join(name[0] for name, _ in calls) == "ot" + "ot" + "to" + "ot"
+    assert (ours.rounds, theirs.rounds) == ([3, 6, 7], [4, 5, 8])
+    assert len(ours.cpu_s) == len(ours.peak_mb) == 3
+    assert min(ours.peak_mb) > 1
+
+
+def test_rate_is_measured_over_two_numbers_of_records(calls: list[tuple[str, int]]) -> None:
+    """A run that starts for 3 s and then does 100,000 records a second."""
+
+    def run(count: int) -> float:
+        calls.append(("ours", count))
+        return 3 + count / 100_000
+
+    (figures,) = _rounds.run_rates(3, {"ours": run}, 400_000)
+
+    assert [count for _, count in calls] == [400_000, *([100_000, 400_000] * 3)]
+    assert figures.median == pytest.approx(400_000 / 7)
+    assert figures.by_slope == pytest.approx(100_000)
+    assert _rounds.ratio_by_slope("ratio", figures, Figures("theirs", "records/s", [1], by_slope=50_000)) == {
+        "ratio_by_slope": pytest.approx(2)
+    }
+
+
+def test_few_records_have_no_slope(calls: list[tuple[str, int]]) -> None:
+    """A run over them is little more than a start."""
+
+    def run(count: int) -> float:
+        calls.append(("ours", count))
+        return 1.0
+
+    (figures,) = _rounds.run_rates(3, {"ours": run}, 99_999)
+
+    assert {count for _, count in calls} == {99_999}
+    assert figures.by_slope is None
+
+
+def test_no_slope_if_few_records_took_as_long_as_many() -> None:
+    """A rate that is infinite or negative is not reported."""
+    assert slope((100, [4.0]), (400, [4.0])) is None
+    assert _rounds.ratio_by_slope("ratio", *(Figures(name, "records/s", [1]) for name in "ab")) == {}
+
+
+def test_json_members_have_median_least_most_and_cost() -> None:
+    """What was not measured is left out."""
+    figures = Figures("ours", "s", [3, 1, 2], cpu_s=[5, 7, 6], peak_mb=[10, 30, 20])
+
+    assert figures.members == {
+        "unit": "s", "median": 2, "min": 1, "max": 3, "rounds": [3, 1, 2], "cpu_s": 6, "peak_mb": 20
+    }  # fmt: skip
+    assert Figures("ours", "s", [1]).members.keys() == {"unit", "median", "min", "max", "rounds"}
+
+
+def test_cost_is_that_of_the_block() -> None:
+    """Processor time that was spent before does not count."""
+    began = time.process_time()
+    while time.process_time() < began + 0.3:
+        pass
+
+    with ProcessCost(os.getpid()) as cost:
+        began = time.process_time()
+        while time.process_time() < began + 0.2:
+            pass
+
+    assert 0.15 < cost.cpu_s < 0.3
+    assert cost.peak_mb > 1
+
+
+def test_delays_have_slow_seconds_of_sending_and_the_longest_pause() -> None:
+    """A result that was sent in second 1 and is received in second 2 makes second 1 slow."""
+    received_us = np.array([1_000_000, 1_300_000, 2_050_000, 2_060_000])
+
+    delays = summarize_delays(np.array([10.0, 20.0, 150.0, 30.0]), received_us)
+
+    assert (delays.max_ms, delays.slow_seconds, delays.longest_pause_ms) == (150, 1, 750)
+    assert delays.p50_ms == 25
