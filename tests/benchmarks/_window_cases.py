@@ -108,7 +108,7 @@ def check(case: Case, sent: Sent, found: pa.Table, who: str) -> None:
     last_ms = min(at[partition::PARTITIONS].max() for partition in range(PARTITIONS)) - DELAY_MS - 5000
     with duckdb.connect() as database:
         database.register("records", records)
-        database.register("found", found)
+        database.register("found", found.append_column("place", pa.array(np.arange(len(found)))))
         database.execute(
             f"CREATE VIEW expected AS {_SESSIONS if case.windows == 'session' else _aligned(case)}"
         )
@@ -150,7 +150,8 @@ _SESSIONS = """
 _COMPARED = """
     WITH last AS (  -- of a window that was emitted again
         SELECT auction_id, epoch_ms(window_start) AS first_ms, epoch_ms(window_end) AS end_ms,
-            arg_max(total, coalesce(firing, 0)) AS total, arg_max(n, coalesce(firing, 0)) AS n
+            last(total ORDER BY firing NULLS FIRST, place) AS total,
+            last(n ORDER BY firing NULLS FIRST, place) AS n
         FROM found GROUP BY ALL
     )
     SELECT count(*), coalesce(count_if((last.total, last.n) IS DISTINCT FROM (expected.total, expected.n)), 0)

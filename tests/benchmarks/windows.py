@@ -11,17 +11,14 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from flowcore import Flow, KafkaTopic, Tumbling
@@ -35,8 +32,9 @@ from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.watermarks import bounded_out_of_orderness
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed
+from tests.benchmarks._rounds import ratio_by_slope, run_rates
 from tests.benchmarks._window_cases import (
     BEGIN_MS,
     CASES,
@@ -119,32 +117,17 @@ def _measure(  # noqa: PLR0917 - the options of the command
                 Figures(f"{keys:,} keys held, {TOUCHED:,} touched", "s a batch", seconds)
                 for keys, seconds in zip(HELD, (few_s, many_s), strict=True)
             ]
-        if cases:
-            bench.warm_up()
         for case in cases:
-            table = records_of(case, records)
-            sent = bench.fill(case, table)
-            share = min(1.0, per_key_records / records)
-            first_keys = pc.less(table["auction_id"], pa.scalar(int(case.keys * share)))
-            few = bench.fill(case, table.filter(first_keys))
-            few_batch = int(BATCH * share)
-            contenders: dict[str, Callable[[int], float]] = {"flowcore": partial(bench.ours, case, sent)}
-            if not case.late:
-                contenders["native"] = partial(bench.native, case, sent)
-            contenders["flowcore, few"] = partial(bench.ours, case, few, batch=few_batch)
-            contenders["per key, few"] = partial(bench.per_key, case, few, few_batch)
-            in_turn(1, *contenders.values())  # warm up
-            found = dict(zip(contenders, in_turn(rounds, *contenders.values()), strict=True))
-            figures += [Figures(f"{case.name} {label}", "records/s", rates) for label, rates in found.items()]
-            click.echo(f"{case.name}: {found}", err=True)  # progress: a case takes minutes
-            median = {label: sorted(rates)[len(rates) // 2] for label, rates in found.items()}
-            to_per_key[case.name] = median["flowcore, few"] / median["per key, few"]
-            if "native" in median:
-                to_native[case.name] = median["flowcore"] / median["native"]
-    ratios |= {"ratio_to_per_key_state": min(to_per_key.values())} if to_per_key else {}
-    ratios |= {"ratio_to_native": min(to_native.values())} if to_native else {}
-    ratios |= {f"{name} to native": ratio for name, ratio in to_native.items()}
-    ratios |= {f"{name} to per key": ratio for name, ratio in to_per_key.items()}
+            native, per_key = bench.compare(case, records, per_key_records, rounds)
+            figures += [*native, *per_key]
+            shown = {figure.name: figure.rounds for figure in (*native, *per_key)}
+            click.echo(f"{case.name}: {shown}", err=True)  # progress: a case takes minutes
+            to_per_key |= _ratios(case, "per key", *per_key)
+            to_native |= _ratios(case, "native", *native) if len(native) > 1 else {}
+    for name, found in (("ratio_to_per_key_state", to_per_key), ("ratio_to_native", to_native)):
+        whole = [ratio for each, ratio in found.items() if not each.endswith("by_slope")]
+        ratios |= {name: min(whole)} if whole else {}
+    ratios |= to_native | to_per_key
     return Report(
         name="windows",
         workload=f"{records:,} records of {PARTITIONS} partitions ({per_key_records:,} per key), "
@@ -155,6 +138,11 @@ def _measure(  # noqa: PLR0917 - the options of the command
     )
 
 
+def _ratios(case: Case, rival: str, ours: Figures, theirs: Figures) -> dict[str, float]:
+    name = f"{case.name} to {rival}"
+    return {name: ours.median / theirs.median, **ratio_by_slope(name, ours, theirs)}
+
+
 class _Bench:
     def __init__(self, servers: str, context: Context, folder: Path) -> None:
         self.servers, self.context, self.folder = servers, context, folder
@@ -163,13 +151,32 @@ class _Bench:
         self.numbers = itertools.count()
         self.rivals = Rivals(self.spark, servers, folder, lambda: f"out-{next(self.numbers)}")
 
-    def warm_up(self) -> None:
-        """Run each contender once, for code generation and class loading."""
-        case = Case("tumbling", 1000)
-        sent = self.fill(case, records_of(case, 500_000))
-        self.ours(case, sent, 0)
-        self.native(case, sent, 0)
-        self.rivals.per_key(case, self.fill(case, records_of(case, 5_000)), BATCH)
+    def compare(
+        self, case: Case, records: int, per_key_records: int, rounds: int
+    ) -> tuple[list[Figures], list[Figures]]:
+        """Figures of flowcore and of the native aggregate, and of flowcore and of state per key."""
+        share = min(1.0, per_key_records / records)
+        few_batch = int(BATCH * share)
+        first_keys = replace(case, keys=int(case.keys * share))
+        sent: dict[tuple[Case, int], Sent] = {}
+
+        def given(of: Case, count: int) -> Sent:
+            if (of, count) not in sent:
+                sent[of, count] = self.fill(of, records_of(of, count))
+            return sent[of, count]
+
+        contenders = {"flowcore": lambda count: self.ours(case, given(case, count))}
+        if not case.late:
+            contenders["native"] = lambda count: self.rivals.native(case, given(case, count), BATCH)
+        beside = {
+            "flowcore, few": lambda count: self.ours(case, given(first_keys, count), batch=few_batch),
+            "per key, few": lambda count: self.rivals.per_key(case, given(first_keys, count), few_batch),
+        }
+        all_records, few_records = (
+            run_rates(rounds, {f"{case.name} {name}": run for name, run in each.items()}, count)
+            for each, count in ((contenders, records), (beside, round(records * share)))
+        )
+        return all_records, few_records
 
     def fill(self, case: Case, table: pa.Table) -> Sent:
         """Fill a new topic with these records."""
@@ -180,8 +187,8 @@ class _Bench:
         )
         return Sent(topic, table)
 
-    def ours(self, case: Case, sent: Sent, _round: int, *, batch: int = BATCH) -> float:
-        """Records a second of flowcore."""
+    def ours(self, case: Case, sent: Sent, *, batch: int = BATCH) -> float:
+        """Seconds of flowcore."""
         out = f"out-{next(self.numbers)}"
         ensure_topics(self.servers, {out: PARTITIONS})
         state = self.folder / f"state-{out}"
@@ -193,15 +200,7 @@ class _Bench:
             run.wait()
         seconds = time.monotonic() - began
         check(case, sent, read(self.servers, out), "flowcore")
-        return len(sent.columns) / seconds
-
-    def native(self, case: Case, sent: Sent, _round: int) -> float:
-        """Records a second of Spark's own aggregate."""
-        return self.rivals.native(case, sent, BATCH)
-
-    def per_key(self, case: Case, sent: Sent, batch: int, _round: int) -> float:
-        """Records a second of Spark's state of one key at a time."""
-        return self.rivals.per_key(case, sent, batch)
+        return seconds
 
     def held(self, keys: int) -> list[float]:
         """Seconds of each batch that updates a few of many open windows, before all windows end."""
