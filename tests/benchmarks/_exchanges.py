@@ -1,8 +1,8 @@
 """Exchanges: two operators with state in a query against the first alone, and the cost of control rows.
 
 Depth 2 is query 5 of Nexmark: the bids of each auction in the last ten seconds, every two seconds, then the
-most bids of any auction. Depth 1 is its first window alone, which writes the counts. Both read the same topic
-in slice mode, with batches of 500,000 records.
+most bids of any auction. Depth 1 is its first window alone, which writes the counts. Both read the same
+topics in slice mode, with batches of 500,000 records: a quarter of the bids, and all of them.
 
 Control rows tell every key group what every partition says of event time. Their cost is the processor time of
 packing and stepping a batch with them, less that of the same batch without them, in this process: Spark's
@@ -13,12 +13,10 @@ Spark. A slice of 1,000 records shows what control rows, transport, tasks and ke
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +25,6 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import psutil
 import pyarrow as pa
 
 from flowcore import Flow, KafkaTopic, Sliding, Tumbling
@@ -39,7 +36,6 @@ from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
-from flowcore.metrics.usage import process_family
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
@@ -54,6 +50,8 @@ from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify import rows_from_json
 from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark import feed
+from tests.benchmarks._process_cost import ProcessCost, spark_pid
+from tests.benchmarks._rounds import ratio_by_slope, run_rates, run_rounds
 
 __all__ = ["measure_exchanges"]
 
@@ -80,26 +78,29 @@ RESULTS = {
 
 def measure_exchanges(bids: int, rounds: int) -> Report:
     """Measure both; ``bids`` is the number of records for the two depths."""
-    with_control, without = _control_rows(rounds)
+    batch = min(BATCH, bids)
+    with_control, without = _control_rows(rounds, batch)
     with tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder:
-        one, two, large, small = _in_spark(Path(folder), bids, rounds)
+        one, two, large, small = _in_spark(Path(folder), bids, batch, rounds)
     cost_s = with_control.median - without.median
     return Report(
         name="chain --case exchanges",
         workload=f"{bids:,} bids of {AUCTIONS:,} auctions and {PARTITIONS} partitions, batches of {BATCH:,}; "
-        f"control rows of {MANY_PARTITIONS} partitions x {MANY_GROUPS} key groups with {BATCH:,} records",
+        f"control rows of {MANY_PARTITIONS} partitions x {MANY_GROUPS} key groups with {batch:,} records",
         figures=[one, two, with_control, without, large, small],
         ratios={
-            "time_of_depth_2_to_depth_1": two.median / one.median,
+            "time_of_depth_2_to_depth_1": one.median / two.median,
+            **ratio_by_slope("time_of_depth_2_to_depth_1", one, two),
             "control_rows_to_batch": cost_s / large.median,
             "control_rows_to_packing_and_steps": cost_s / without.median,
             "batch_of_few_records_to_batch": small.median / large.median,
         },
-        verified="every count of depth 1, and every maximum and number of auctions of depth 2, by DuckDB",
+        verified="every count of depth 1 and of the batches, and every maximum and number of auctions of "
+        "depth 2, by DuckDB; the number of control rows",
     )
 
 
-def _in_spark(folder: Path, bids: int, rounds: int) -> Iterator[Figures]:
+def _in_spark(folder: Path, bids: int, batch: int, rounds: int) -> Iterator[Figures]:
     with EmbeddedBroker() as broker:
         settings = Settings.of(
             {
@@ -110,17 +111,10 @@ def _in_spark(folder: Path, bids: int, rounds: int) -> Iterator[Figures]:
         )
         ensure_topics(broker.bootstrap_servers, {"bids": PARTITIONS})
         with open_context(plan_flow(_flow("bids", "out", 2), "slice", settings), settings) as context:
-            bench = _Bench(broker.bootstrap_servers, context, folder, _bids(bids))
-            bench.warm_up()
-            yield from _figures(("depth 1", "depth 2"), "s", in_turn(rounds, bench.depth_1, bench.depth_2))
-            yield from _figures(
-                (f"{BATCH:,} records", f"{FEW:,} records"), "CPU s a batch", bench.batches(rounds)
-            )
-
-
-def _figures(names: tuple[str, ...], unit: str, found: list[list[float]]) -> Iterator[Figures]:
-    for name, each in zip(names, found, strict=True):
-        yield Figures(name, unit, each)
+            bench = _Bench(broker.bootstrap_servers, context, folder)
+            depths = {f"depth {depth}": partial(bench.run, depth) for depth in (1, 2)}
+            yield from run_rates(rounds, depths, bids, "bids/s")
+            yield from bench.batches(batch, rounds)
 
 
 def _bids(count: int) -> pa.Table:
@@ -157,43 +151,36 @@ class _Bench:
     servers: str
     context: Context
     folder: Path
-    bids: pa.Table
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    bids: dict[str, pa.Table] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.numbers = itertools.count()
-        self.send("bids", self.bids)
+    def fill(self, count: int) -> str:
+        """The topic that has this many bids."""
+        topic = f"bids-{count}"
+        if topic not in self.bids:
+            self.bids[topic] = _bids(count)
+            ensure_topics(self.servers, {topic: PARTITIONS})
+            self.send(topic, self.bids[topic])
+        return topic
 
     def send(self, topic: str, table: pa.Table) -> None:
         parts = (table.slice(start, 100_000) for start in range(0, len(table), 100_000))
         feed.feed(self.servers, topic, parts)
 
-    def warm_up(self) -> None:
-        """Run both once, for code generation and class loading."""
-        for depth in (1, 2):
-            self.run(depth, 0)
-
-    def depth_1(self, number: int) -> float:
-        """Seconds of the first window alone."""
-        return self.run(1, number)
-
-    def depth_2(self, number: int) -> float:
-        """Seconds of both windows."""
-        return self.run(2, number)
-
-    def run(self, depth: int, _round: int) -> float:
-        """Seconds of a slice over all bids, whose results are verified."""
-        out = f"out-{next(self.numbers)}"
+    def run(self, depth: int, count: int) -> float:
+        """Seconds of a slice over this many bids, whose results are verified."""
+        source, out = self.fill(count), f"out-{next(self.numbers)}"
         ensure_topics(self.servers, {out: PARTITIONS})
         settings = replace(self.context.settings, state_dir=self.folder / f"state-{out}")
-        plan = plan_flow(_flow("bids", out, depth), "slice", settings)
+        plan = plan_flow(_flow(source, out, depth), "slice", settings)
         began = time.monotonic()
         with LiveRun(plan, Context(self.context.spark, settings, plan.flow)) as run:
             run.wait()
         seconds = time.monotonic() - began
-        self.verify(depth, out)
+        self.verify(depth, out, self.bids[source])
         return seconds
 
-    def verify(self, depth: int, out: str) -> None:
+    def verify(self, depth: int, out: str, bids: pa.Table) -> None:
         schema = pa.schema(COUNTS if depth == 1 else MOST)
         parts = [
             rows_from_json([message.value() or b"" for message in messages], schema)
@@ -203,7 +190,7 @@ class _Bench:
         last_ms = BEGIN_MS + SPAN_MS
         expected, result = (text.format(last_ms=last_ms) for text in (ANSWERS[depth], RESULTS[depth]))
         with duckdb.connect() as database:
-            database.register("bids", self.bids)
+            database.register("bids", bids)
             database.register("found", found)
             columns = "auction_id, end_ms, n" if depth == 1 else "end_ms, most, auctions"
             (wanted,) = database.execute(f"SELECT count(*) FROM ({expected})").fetchall()[0]  # noqa: S608 - our own SQL
@@ -216,54 +203,52 @@ class _Bench:
             msg = f"depth {depth}: {wrong:,} rows differ from DuckDB's {wanted:,}: its time is meaningless"
             raise RunError(msg)
 
-    def batches(self, rounds: int) -> list[list[float]]:
-        """Processor time of batches with many records and with few; a first one is not counted."""
+    def batches(self, records: int, rounds: int) -> list[Figures]:
+        """Processor time of batches with many records and with few, whose counts are verified at the end."""
         topic, out = "many", "out-many"
         ensure_topics(self.servers, {topic: MANY_PARTITIONS, out: PARTITIONS})
-        found: tuple[list[float], list[float]] = ([], [])
-        many = _table(np.arange(BATCH) % AUCTIONS, np.full(BATCH, BEGIN_MS))
-        few = many.slice(0, FEW)
-        for _ in range(rounds + 1):
-            for table, seconds in zip((many, few), found, strict=True):
-                self.send(topic, table)
-                seconds.append(self.batch(topic, out))
-        return [seconds[1:] for seconds in found]
+        many = _table(np.arange(records) % AUCTIONS, np.full(records, BEGIN_MS))
+        sent: list[pa.Table] = []
 
-    def batch(self, topic: str, out: str) -> float:
+        def batch(table: pa.Table, _round: int) -> float:
+            sent.append(table)
+            self.send(topic, table)
+            with ProcessCost(spark_pid()) as cost:
+                self.batch(topic, out)
+            return cost.cpu_s
+
+        sizes = {f"{len(table):,} records": table for table in (many, many.slice(0, FEW))}
+        contenders = {name: partial(batch, table) for name, table in sizes.items()}
+        figures = run_rounds(rounds, contenders, "CPU s a batch")
+        batch(_table(np.arange(2 * AUCTIONS), np.full(2 * AUCTIONS, BEGIN_MS + SPAN_MS + 60_000)), 0)
+        self.verify(1, out, pa.concat_tables(sent))
+        return figures
+
+    def batch(self, topic: str, out: str) -> None:
+        """Run a slice over the new records of a topic."""
         settings = replace(
             self.context.settings, state_dir=self.folder / f"state-{out}", max_batch_records=2 * BATCH,
             key_groups=MANY_GROUPS,
         )  # fmt: skip
         plan = plan_flow(_flow(topic, out, 1), "slice", settings)
-        began = _cpu_s()
         with LiveRun(plan, Context(self.context.spark, settings, plan.flow)) as live:
             live.wait()
-        return _cpu_s() - began
-
-
-def _cpu_s() -> float:
-    """Processor time of this process and its descendants: the JVM and its Python workers, not the broker."""
-    found = 0.0
-    for process in process_family(os.getpid()):
-        with suppress(psutil.Error):  # it has ended
-            if "kafka.Kafka" not in process.cmdline():
-                found += sum(process.cpu_times()[:4])  # of ended children too
-    return found
 
 
 ROWS = pa.schema([("auction", pa.int64()), ("t", pa.int64())])
 
 
-def _control_rows(rounds: int) -> list[Figures]:
+def _control_rows(rounds: int, records: int) -> list[Figures]:
     """Processor time of packing and stepping a batch, with and without control rows."""
-    tasks = [_task(partition) for partition in range(MANY_PARTITIONS)]
+    tasks = [_task(partition, records // MANY_PARTITIONS) for partition in range(MANY_PARTITIONS)]
     contenders: list[Callable[[int], float]] = [
         partial(_batch, _Groups(), tasks, control=True), partial(_batch, _Groups(), tasks, control=False),
     ]  # fmt: skip
     for each in contenders:
         each(0)
     names = ("packing and steps", "without control rows")
-    return list(_figures(names, "CPU s", in_turn(rounds, *contenders)))
+    found = in_turn(rounds, *contenders)
+    return [Figures(name, "CPU s", each) for name, each in zip(names, found, strict=True)]
 
 
 class _Groups:
@@ -289,8 +274,7 @@ class _WithoutControl(Packing):
     def _take_newest(self, *_: object) -> None: ...
 
 
-def _task(partition: int) -> pa.RecordBatch:
-    count = BATCH // MANY_PARTITIONS
+def _task(partition: int, count: int) -> pa.RecordBatch:
     auctions = np.random.default_rng(partition).integers(0, AUCTIONS, count)
     columns = {
         "group": (auctions % MANY_GROUPS).astype(np.int32), "source": np.zeros(count, np.int32),

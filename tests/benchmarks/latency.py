@@ -3,9 +3,10 @@
 The reference flow runs at a steady rate, in real time and in micro-batches. Outside, each bid carries the
 time at which it was passed to the client, and a consumer of the output records the time of receipt. Inside,
 `LatencyCollector` evaluates the markers of the same seconds. Bids that are sent during the warm-up do not
-count.
+count. A round is a minute of one run, with at least two checkpoints in it.
 
-The cost is measured with slices of bids already in Kafka, with a marker each second and without, in turn.
+The cost is measured with slices of bids already in Kafka, with a marker each second and without, in turn,
+over a quarter of the bids and over all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -39,15 +40,19 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
-from pipelines.auctions.readers import Collector, latencies_ms
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.auctions.readers import Collector, latencies_ms, read_values
+from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
+from tests.benchmarks._delays import Delays, summarize_delays
+from tests.benchmarks._process_cost import ProcessCost, spark_pid
+from tests.benchmarks._rounds import parts_of, ratio_by_slope, run_rates
 
 MODES: tuple[Mode, Mode] = ("realtime", "micro-batch")
 TRACKED = timedelta(seconds=1)
@@ -59,32 +64,57 @@ LONGEST_WARM_UP_S = 90.0
 STEP_S = 0.5
 LONGEST_WAIT_S = 60.0
 MEASURED_S = RECENT_S + 10.0
+CHECKPOINT, LEAST_CHECKPOINTS = timedelta(seconds=20), 2
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """Latency of the bids and of the markers of one minute.
+
+    Attributes:
+        checkpoints: Of the query that had the fewest.
+    """
+
+    bids: int
+    delays: Delays
+    markers: int
+    p50_ms: float
+    p99_ms: float
+    checkpoints: int
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Latency of the same seconds, by markers and measured outside."""
+    """The minutes of one mode, and what their processes cost."""
 
-    markers: int
-    bids: int
-    p50_ms: tuple[float, float]
-    p99_ms: tuple[float, float]
+    minutes: Sequence[Minute]
+    cost: ProcessCost
 
     def ratios(self, mode: Mode) -> dict[str, float]:
-        """Latency by markers over measured latency, by percentile."""
-        name = mode.replace("-", "_")
+        """Latency by markers over measured latency, by percentile; medians of the minutes."""
+        name, medians = mode.replace("-", "_"), {each.name: each.median for each in self.figures(mode)}
         return {
-            f"p50_ratio_{name}": self.p50_ms[0] / self.p50_ms[1],
-            f"p99_ratio_{name}": self.p99_ms[0] / self.p99_ms[1],
+            f"{percentile}_ratio_{name}": medians[f"{mode} {percentile}, markers"]
+            / medians[f"{mode} {percentile}, outside"]
+            for percentile in ("p50", "p99")
         }
 
     def figures(self, mode: Mode) -> list[Figures]:
-        """Each percentile by markers and outside."""
+        """Each percentile by markers and outside, the longest latency, and the pauses."""
+        delays = [each.delays for each in self.minutes]
         return [
-            Figures(f"{mode} {name}, {who}", "ms", [value])
-            for name, pair in (("p50", self.p50_ms), ("p99", self.p99_ms))
-            for who, value in zip(("markers", "outside"), pair, strict=True)
-        ]
+            Figures(f"{mode} p50, markers", "ms", [each.p50_ms for each in self.minutes]),
+            Figures(
+                f"{mode} p50, outside", "ms", [each.p50_ms for each in delays],
+                cpu_s=[self.cost.cpu_s / len(delays)], peak_mb=[self.cost.peak_mb],
+            ),
+            Figures(f"{mode} p99, markers", "ms", [each.p99_ms for each in self.minutes]),
+            Figures(f"{mode} p99, outside", "ms", [each.p99_ms for each in delays]),
+            Figures(f"{mode} max, outside", "ms", [each.max_ms for each in delays]),
+            Figures(f"{mode} longest pause", "ms", [each.longest_pause_ms for each in delays]),
+            Figures(f"{mode} slow", "seconds over 100 ms", [each.slow_seconds for each in delays]),
+            Figures(f"{mode} checkpoints", "a minute", [each.checkpoints for each in self.minutes]),
+        ]  # fmt: skip
 
 
 @click.command()
@@ -96,6 +126,7 @@ class Found:
 @click.option(
     "--interval-ms", default=10, show_default=True, help="Milliseconds between two markers of a partition."
 )
+@click.option("--minutes", default=3, show_default=True, help="Counted minutes of each mode.")
 @click.option("--history-events", default=500_000, show_default=True, help="Events in the history.")
 @click.option("--bids", default=1_000_000, show_default=True, help="Bids of a slice that measures the cost.")
 @click.option("--rounds", default=6, show_default=True, help="Counted slices of each contender; 0 for none.")
@@ -106,6 +137,7 @@ def command(
     rate: float,
     evenly: bool,
     interval_ms: int,
+    minutes: int,
     history_events: int,
     bids: int,
     rounds: int,
@@ -124,33 +156,43 @@ def command(
         for mode in modes or MODES:
             with EmbeddedBroker() as broker:
                 settings = _settings(folder, broker.bootstrap_servers, timedelta(milliseconds=interval_ms))
-                found[mode] = _live(progress, mode, settings, rate=rate, evenly=evenly, events=history_events)
-        slices: list[list[float]] = []
+                arrivals = _Arrivals(rate, at_random=not evenly)
+                found[mode] = _live(
+                    progress, mode, settings, arrivals=arrivals, events=history_events, minutes=minutes
+                )
+        slices: list[Figures] = []
         if rounds:
-            with EmbeddedBroker() as broker:
-                settings = _settings(folder, broker.bootstrap_servers, timedelta(0))
-                slices = _slices(progress, settings, bids, history_events, rounds)
-    timed = ", ".join(f"{mode}: {one.markers:,} markers, {one.bids:,} bids" for mode, one in found.items())
+            brokers = [stack.enter_context(EmbeddedBroker()).bootstrap_servers for _ in parts_of(bids)]
+            slices = _slices(progress, folder, brokers, bids=bids, events=history_events, rounds=rounds)
     ratios = {name: ratio for mode, one in found.items() for name, ratio in one.ratios(mode).items()}
     if slices:
-        with_markers, without = (statistics.median(one) for one in slices)
-        ratios["tracking_cost"] = 1 - with_markers / without
-        ratios["tracking_cost_best"] = 1 - max(slices[0]) / max(slices[1])
+        ratios |= _costs(*slices)
     Report(
         name="latency",
-        workload=f"{rate:,.0f} bids/s {'evenly' if evenly else 'at random moments'}, the last minute of each "
-        f"mode, a marker each {interval_ms} ms and partition ({timed}); {rounds} slices of {bids:,} bids "
-        "with a marker each second and without",
-        figures=[
-            *(figure for mode, one in found.items() for figure in one.figures(mode)),
-            *(
-                Figures(f"slice, {who}", "bids/s", each)
-                for who, each in zip(("tracked", "not tracked"), slices, strict=False)
-            ),
-        ],
+        workload=f"{rate:,.0f} bids/s {'evenly' if evenly else 'at random moments'}, {minutes} minutes of "
+        f"each mode, a marker each {interval_ms} ms and partition, a checkpoint each {CHECKPOINT.seconds} s "
+        f"in real time; {rounds} slices of {bids:,} bids with a marker each second and without",
+        figures=[*(figure for mode, one in found.items() for figure in one.figures(mode)), *slices],
         ratios=ratios,
-        verified="every live bid after the join, against DuckDB; the number of bids of every slice",
+        verified="every live bid after the join and every bid of every slice, against DuckDB",
+        details={
+            "counted": {
+                mode: [{"bids": each.bids, "markers": each.markers} for each in one.minutes]
+                for mode, one in found.items()
+            }
+        },
     ).show(as_json=as_json)
+
+
+def _costs(tracked: Figures, untracked: Figures) -> dict[str, float]:
+    """What tracking costs of the speed, and of the processor time."""
+    found = {
+        "tracking_cost": 1 - tracked.median / untracked.median,
+        "tracking_cost_best": 1 - max(tracked.rounds) / max(untracked.rounds),
+        "tracking_cost_cpu": statistics.median(tracked.cpu_s) / statistics.median(untracked.cpu_s) - 1,
+    }
+    by_slope = ratio_by_slope("tracking_cost", tracked, untracked)
+    return found | {name: 1 - ratio for name, ratio in by_slope.items()}
 
 
 def _settings(folder: Path, servers: str, interval: timedelta) -> Settings:
@@ -158,17 +200,20 @@ def _settings(folder: Path, servers: str, interval: timedelta) -> Settings:
         Settings.of({"kafka.bootstrap.servers": servers, "data.dir": folder}),
         state_dir=folder / f"state-{servers.rpartition(':')[2]}",
         latency_interval=interval,
+        realtime_batch=CHECKPOINT,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrivals:
+    """How bids arrive."""
+
+    rate: float
+    at_random: bool
+
+
 def _live(
-    progress: Progress,
-    mode: Mode,
-    settings: Settings,
-    *,
-    rate: float,
-    evenly: bool,
-    events: int,
+    progress: Progress, mode: Mode, settings: Settings, *, arrivals: _Arrivals, events: int, minutes: int
 ) -> Found:
     servers = settings.bootstrap_servers or ""
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
@@ -182,8 +227,10 @@ def _live(
         stop = threading.Event()
         pool = live.enter_context(ThreadPoolExecutor(1))
         live.callback(stop.set)  # before the pool waits for its thread
-        bids = generator.live_batches(CONFIG, events, sys.maxsize, max(int(rate), 1))
-        feeding = pool.submit(feed.feed, servers, BIDS, bids, rate, at_random=not evenly, stop=stop)
+        bids = generator.live_batches(CONFIG, events, sys.maxsize, max(int(arrivals.rate), 1))
+        feeding = pool.submit(
+            feed.feed, servers, BIDS, bids, arrivals.rate, at_random=arrivals.at_random, stop=stop
+        )
 
         def pause() -> None:
             if run.wait(STEP_S) or feeding.done():
@@ -193,29 +240,46 @@ def _live(
 
         progress.update(step, description=f"{mode}: warm up")
         _warm_up(outside, pause)
-        progress.update(step, description=f"{mode}: measure", total=MEASURED_S)
-        end = time.monotonic() + MEASURED_S
-        while (left := end - time.monotonic()) > 0:
-            pause()
-            progress.update(step, completed=MEASURED_S - left)
-        ended_us = time.time_ns() // 1_000
-        marked = next(
-            one
-            for one in run.latency()
-            if one.source == f"{flow.name}/{BIDS}" and one.sink == f"{flow.name}/enriched"
-        )
-        began_us = recent_since_us(ended_us)
+        progress.update(step, description=f"{mode}: measure", total=minutes * MEASURED_S)
+        found = []
+        folders = [checkpoint_folder(query, plan.flow, settings) for query in plan.live_queries]
+        with ProcessCost(spark_pid(), watches_memory=False) as cost:
+            for _ in range(minutes):
+                end = time.monotonic() + MEASURED_S
+                while time.monotonic() < end:
+                    pause()
+                    progress.advance(step, STEP_S)
+                found.append(_last_minute(mode, run, outside, folders))
         stop.set()
-        sent = feeding.result().sent
-        _check_live(outside, run, settings.data_dir / "history", events, sent)
-        measured = outside.since(ENRICHED, began_us)
-        latency = latencies_ms([one for one in measured if one[0] < ended_us])
+        _check_live(outside, run, settings.data_dir / "history", events, feeding.result().sent)
     progress.remove_task(step)
-    if marked.p50_ms is None or marked.p99_ms is None:
-        msg = f"{mode}: no marker was emitted in the last minute: there is nothing to compare"
+    return Found(found, cost)
+
+
+def _last_minute(mode: Mode, run: LiveRun, outside: Collector, checkpoints: Sequence[Path]) -> Minute:
+    """The latency of the bids that were received in the last minute, and of its markers."""
+    ended_us = time.time_ns() // 1_000
+    marked = next(
+        one
+        for one in run.latency()
+        if one.source == f"{flow.name}/{BIDS}" and one.sink == f"{flow.name}/enriched"
+    )
+    began_us = recent_since_us(ended_us)
+    received = [one for one in outside.since(ENRICHED, began_us) if one[0] < ended_us]
+    if marked.p50_ms is None or marked.p99_ms is None or not received:
+        msg = f"{mode}: no marker or no bid was emitted in the last minute: there is nothing to compare"
         raise RunError(msg)
-    p50, p99 = (float(value) for value in np.percentile(latency, [50, 99]))
-    return Found(marked.count, len(latency), (marked.p50_ms, p50), (marked.p99_ms, p99))
+    commits = min(_commits_since(folder, began_us) for folder in checkpoints)
+    if commits < LEAST_CHECKPOINTS:
+        msg = f"{mode}: {commits} checkpoints in a minute: latency without them is not that of a live flow"
+        raise RunError(msg)
+    delays = summarize_delays(latencies_ms(received), np.array([time_us for time_us, _ in received]))
+    return Minute(len(received), delays, marked.count, marked.p50_ms, marked.p99_ms, commits)
+
+
+def _commits_since(checkpoint: Path, since_us: int) -> int:
+    files = [file for file in (checkpoint / "commits").iterdir() if file.name.isdigit()]
+    return sum(file.stat().st_mtime_ns > since_us * 1_000 for file in files)
 
 
 def _warm_up(outside: Collector, pause: Callable[[], None]) -> None:
@@ -245,33 +309,43 @@ def _check_live(outside: Collector, run: LiveRun, history: Path, events: int, se
         raise RunError(msg)
 
 
-def _slices(progress: Progress, settings: Settings, bids: int, events: int, rounds: int) -> list[list[float]]:
-    """Bids a second of slices with markers and of slices without."""
-    servers = settings.bootstrap_servers or ""
-    ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
+def _slices(
+    progress: Progress, folder: Path, brokers: Sequence[str], *, bids: int, events: int, rounds: int
+) -> list[Figures]:
+    """Bids a second of slices with markers and of slices without; each broker has one number of bids."""
     step = progress.add_task("slices: feed", total=None)
-    feed.feed(servers, BIDS, generator.live_batches(CONFIG, events, bids))
-    tracked = replace(settings, latency_interval=TRACKED)
-    plan = plan_flow(flow, "slice", tracked)
+    expected: dict[int, pa.Table] = {}
+    servers = dict(zip(parts_of(bids), brokers, strict=True))
+    for count, broker in servers.items():
+        ensure_topics(broker, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
+        table = pa.concat_tables(generator.live_batches(CONFIG, events, count))
+        feed.feed(broker, BIDS, [table])
+        expected[count] = verify.expected_enriched(folder / "history", table)
+    settings = _settings(folder, servers[bids], TRACKED)
+    plan = plan_flow(flow, "slice", settings)
     states = (settings.state_dir / f"slice-{number}" for number in itertools.count())
-    with open_context(plan, tracked) as context:
-        progress.update(step, description="slices: with markers and without", total=2 * rounds + 2)
+    with open_context(plan, settings) as context:
+        progress.update(step, description="slices: with markers and without", total=4 * rounds + 2)
         run_stages(plan, context, refresh=False, listener=SilentListener())
 
-        def run(_round: int, given: Settings) -> float:
+        def run(count: int, interval: timedelta) -> float:
+            given = replace(settings, bootstrap_servers=servers[count], latency_interval=interval)
             fresh = fresh_context(Context(context.spark, given, flow.name), next(states))
-            before = sum(end_offsets(servers, ENRICHED).values())
-            seconds = _run(plan_flow(flow, "slice", given), fresh)
-            written = sum(end_offsets(servers, ENRICHED).values()) - before
-            if written != bids:
-                msg = f"topic {ENRICHED!r}: {written} of {bids} bids: the speed is meaningless"
+            before = end_offsets(servers[count], ENRICHED)
+            seconds = _run(plan_flow(flow, "slice", fresh.settings), fresh)
+            values = list(read_values(servers[count], ENRICHED, before))
+            found = verify.compare_enriched(expected[count], verify.rows_from_json(values, verify.ENRICHED))
+            if not found.nothing_lost_or_wrong or len(values) != count:
+                msg = f"topic {ENRICHED!r}: {found}, {len(values):,} of {count:,}: the speed is meaningless"
                 raise RunError(msg)
             progress.advance(step)
-            return bids / seconds
+            return seconds
 
-        contenders = partial(run, given=tracked), partial(run, given=settings)
-        in_turn(1, *contenders)  # warm up: code generation and class loading
-        return in_turn(rounds, *contenders)
+        contenders = {
+            "slice, tracked": partial(run, interval=TRACKED),
+            "slice, not tracked": partial(run, interval=timedelta(0)),
+        }
+        return run_rates(rounds, contenders, bids, "bids/s")
 
 
 def _run(plan: Plan, context: Context) -> float:

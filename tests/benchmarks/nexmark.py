@@ -1,12 +1,14 @@
 """Nexmark's queries from Kafka to Kafka, each result verified against DuckDB.
 
 Each query reads all of its events as a slice, from new checkpoints in one session. With a rival, both run the
-query alternately over the same topics, and the results of both are verified.
+query alternately over the same topics, and the results of both are verified. First all queries run over a
+quarter of the events, in topics that are then deleted, and after that over all events. So the additional
+seconds of the additional events can be told apart from the start.
 
 The seconds begin when the sources begin to read: with the first batch of flowcore, with the state RUNNING of
 PyFlink's first source. They end when the broker has appended the last result; for q10 (files) and q12 (which
-waits for its windows) at the end of the slice. Memory is that of the engine's JVM and all processes below it,
-at its peak.
+waits for its windows) at the end of the slice. Memory, at its peak, and processor time are those of the
+engine's JVM and all processes below it.
 """
 
 from __future__ import annotations
@@ -15,10 +17,9 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,14 +27,12 @@ from statistics import median
 from typing import Any
 
 import click
-import psutil
 from confluent_kafka import Message
-from pyspark import SparkContext
+from confluent_kafka.admin import AdminClient
 
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
-from flowcore.kafka.topics import end_offsets, ensure_topics
-from flowcore.metrics.usage import process_family
+from flowcore.kafka.topics import end_offsets, ensure_topics, partition_counts
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
@@ -41,17 +40,27 @@ from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.live_topics import prepare_topics
 from pipelines.auctions.readers import read_messages
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report, in_turn, slope
 from pipelines.nexmark.answers import BY_CLOCK, QUERIES, Answer, check_folder, check_messages, load_query
-from pipelines.nexmark.events import PARTITIONS, Tables, feed_events, result_topic
+from pipelines.nexmark.events import (
+    AUCTIONS,
+    BIDS,
+    PARTITIONS,
+    PERSONS,
+    Tables,
+    feed_events,
+    result_topic,
+)
 from pipelines.nexmark.generator import NexmarkConfig
 from tests.benchmarks._nexmark_kills import Killing
+from tests.benchmarks._process_cost import ProcessCost, spark_pid
 from tests.benchmarks._pyflink.rival import PyFlink, query_text
+from tests.benchmarks._rounds import parts_of
 
 BATCH = 500_000
 BIDS_ONLY = 2_173_916  # events of all kinds, of which 2,000,000 are bids
-_SAMPLE_S = 0.5
 _WINDOWS_END_S = 60.0
+_DELETED_S = 30.0
 _CORES = os.cpu_count() or 1
 
 
@@ -109,28 +118,30 @@ def command(
                 "execution.max-records-per-batch": BATCH,
             }
         )
-        tables = feed_events(servers, NexmarkConfig(), events)
+        for topic in (PERSONS, AUCTIONS, BIDS):
+            ensure_topics(servers, {topic.name: PARTITIONS})
         context = closing.enter_context(
             open_context(plan_flow(load_query("q0"), "slice", settings), settings)
         )
         heap = context.spark.conf.get("spark.driver.memory") or "1g"
         pyflink = closing.enter_context(PyFlink(servers, folder / "pyflink", heap)) if rival else None
-        bench = _Bench(context, servers, folder, tables, pyflink)
-        found = {name: bench.measure(name, rounds) for name in names or QUERIES}
-    _report(found, tables, rival).show(as_json=as_json)
+        bench = _Bench(context, servers, folder, pyflink)
+        *few, many = (bench.measure_all(count, names or tuple(QUERIES), rounds) for count in parts_of(events))
+    _report(few[0] if few else {}, many, bench.tables, rival).show(as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of a query: events that it read, its seconds, and the peak memory."""
+    """One run of a query: events that it read, its seconds, and what it cost."""
 
     events: int
     seconds: float
     peak_mb: float
+    cpu_s: float
 
     @property
-    def per_core(self) -> float:
-        return self.events / self.seconds / _CORES
+    def per_second(self) -> float:
+        return self.events / self.seconds
 
 
 Runs = Mapping[str, Sequence[_Run]]
@@ -138,54 +149,84 @@ Runs = Mapping[str, Sequence[_Run]]
 OURS, RIVAL = "flowcore", "PyFlink"
 
 
-def _report(found: Mapping[str, Runs], tables: Tables, rival: str | None) -> Report:
-    figures = []
-    for name, contenders in found.items():
-        for who, runs in contenders.items():
-            label = name if who == OURS else f"{name} {who}"
-            figures.append(Figures(label, "events/s per core", [run.per_core for run in runs]))
-            figures.append(Figures(f"{label} memory", "MB at peak", [run.peak_mb for run in runs]))
+def _report(few: Mapping[str, Runs], many: Mapping[str, Runs], tables: Tables, rival: str | None) -> Report:
+    figures = [
+        Figures(
+            name if who == OURS else f"{name} {who}", "events/s", [run.per_second for run in runs],
+            _by_slope(few.get(name, {}).get(who), runs),
+            [run.cpu_s for run in runs], [run.peak_mb for run in runs],
+        )
+        for name, contenders in many.items()
+        for who, runs in contenders.items()
+    ]  # fmt: skip
     events = sum(map(len, tables.values()))
     also = " of both" if rival else ""
     return Report(
         name="nexmark",
         workload=f"{events:,} events ({tables['bid'].num_rows:,} bids) in topics of {PARTITIONS} partitions, "
-        f"slices with batches of {BATCH:,}",
+        f"slices with batches of {BATCH:,}; before it the same with a quarter of the events",
         figures=figures,
         ratios={},
         verified=f"every result of every round{also} against DuckDB over the same events, those of flowcore "
         "each written once",
-        details={"queries": {name: _details(runs) for name, runs in found.items()}},
+        details={"queries": {name: _details(few.get(name, {}), runs) for name, runs in many.items()}},
     )
 
 
-def _details(contenders: Runs) -> dict[str, Any]:
+def _details(few: Runs, many: Runs) -> dict[str, Any]:
     """What the JSON object says of a query; results that are wrong have ended the benchmark before."""
-    ours = _summary(contenders[OURS])
-    if RIVAL not in contenders:
+    ours = _summary(few.get(OURS), many[OURS])
+    if RIVAL not in many:
         return ours
-    rival = _summary(contenders[RIVAL])
-    return {**ours, "ratio": ours["events_per_second"] / rival["events_per_second"], "pyflink": rival}
+    rival = _summary(few.get(RIVAL), many[RIVAL])
+    ratio = ours["events_per_second"] / rival["events_per_second"]
+    return {**ours, "ratio": ratio, "pyflink": rival}
 
 
-def _summary(runs: Sequence[_Run]) -> dict[str, Any]:
-    rates = [run.per_core * _CORES for run in runs]
+def _summary(few: Sequence[_Run] | None, many: Sequence[_Run]) -> dict[str, Any]:
+    rates = [run.per_second for run in many]
     return {
         "right": True,
         "events_per_second": median(rates),
         "events_per_second_min": min(rates),
         "events_per_second_max": max(rates),
         "events_per_second_per_core": median(rates) / _CORES,
-        "peak_mb": median(run.peak_mb for run in runs),
+        "events_per_second_by_slope": _by_slope(few, many),
+        "peak_mb": median(run.peak_mb for run in many),
+        "cpu_s": median(run.cpu_s for run in many),
     }
 
 
+def _by_slope(few: Sequence[_Run] | None, many: Sequence[_Run]) -> float | None:
+    if few is None:
+        return None
+    part, whole = ((runs[0].events, [run.seconds for run in runs]) for runs in (few, many))
+    return slope(part, whole)
+
+
 class _Bench:
-    def __init__(
-        self, context: Context, servers: str, folder: Path, tables: Tables, pyflink: PyFlink | None
-    ) -> None:
-        self.context, self.servers, self.folder, self.tables = context, servers, folder, tables
-        self.pyflink = pyflink
+    def __init__(self, context: Context, servers: str, folder: Path, pyflink: PyFlink | None) -> None:
+        self.context, self.servers, self.folder, self.pyflink = context, servers, folder, pyflink
+        self.tables: Tables = {}
+
+    def measure_all(self, events: int, names: Sequence[str], rounds: int) -> dict[str, Runs]:
+        """Run queries over this many events."""
+        self._feed(events)
+        return {name: self.measure(name, rounds) for name in names}
+
+    def _feed(self, events: int) -> None:
+        """Let the topics have these events only."""
+        names = [topic.name for topic in (PERSONS, AUCTIONS, BIDS)]
+        client = AdminClient({"bootstrap.servers": self.servers})
+        for deleted in client.delete_topics(names).values():
+            deleted.result(_DELETED_S)
+        end = time.monotonic() + _DELETED_S
+        while any(count is not None for count in partition_counts(self.servers, names).values()):
+            if time.monotonic() > end:
+                msg = f"topics {', '.join(names)} are still there {_DELETED_S:.0f} s after their deletion"
+                raise RunError(msg)
+            time.sleep(0.1)
+        self.tables = feed_events(self.servers, NexmarkConfig(), events)
 
     def measure(self, name: str, rounds: int) -> Runs:
         """Run a query once to warm up, and then for each round; each contender in turn."""
@@ -223,8 +264,7 @@ class _Bench:
         prepare_topics(plan, settings)
         own = Context(self.context.spark, settings, flow.name)
         run_stages(plan, own, refresh=False, listener=SilentListener())
-        java: Any = SparkContext._gateway
-        with _peak_memory(java.proc.pid) as peak_mb, LiveRun(plan, own) as run:
+        with ProcessCost(spark_pid()) as cost, LiveRun(plan, own) as run:
             run.wait()
             ended_ms, began_ms = _now_ms(), _first_batch_ms(run)
         if flow.sinks[0].topic is None:
@@ -233,7 +273,7 @@ class _Bench:
             self._end_windows(name, settings, results)
         else:
             ended_ms = self._check(name, OURS, results)
-        return _Run(self._events(name), (ended_ms - began_ms) / 1_000, max(peak_mb))
+        return _Run(self._events(name), (ended_ms - began_ms) / 1_000, cost.peak_mb, cost.cpu_s)
 
     def _rival(self, name: str) -> _Run:
         """Run a query of PyFlink over all events.
@@ -243,10 +283,10 @@ class _Bench:
         """
         results = self._results(f"{result_topic(name).name}-pyflink")
         assert self.pyflink is not None
-        with _peak_memory(self.pyflink.pid) as peak_mb:
+        with ProcessCost(self.pyflink.pid) as cost:
             began_ms = self.pyflink.run(name, results.topic)
         ended_ms = self._check(name, RIVAL, results)
-        return _Run(self._events(name), (ended_ms - began_ms) / 1_000, max(peak_mb))
+        return _Run(self._events(name), (ended_ms - began_ms) / 1_000, cost.peak_mb, cost.cpu_s)
 
     def _results(self, topic: str) -> _Results:
         ensure_topics(self.servers, {topic: PARTITIONS}, {"message.timestamp.type": "LogAppendTime"})
@@ -317,30 +357,3 @@ def _first_batch_ms(run: LiveRun) -> int:
     """When the first batch of a run has started."""
     progress = (each for query in run.running.values() for each in query.recentProgress if each.numInputRows)
     return min(round(datetime.fromisoformat(each.timestamp).timestamp() * 1_000) for each in progress)
-
-
-@contextmanager
-def _peak_memory(root: int) -> Iterator[list[float]]:
-    """Sample the resident memory of a JVM and of all processes below it, in MB."""
-    samples, stop = [0.0], threading.Event()
-
-    def sample() -> None:
-        while not stop.wait(_SAMPLE_S):
-            samples.append(_resident_mb(root))
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _resident_mb(root: int) -> float:
-    """Resident memory of a process and all below it; of pages that they share, each has its part (PSS)."""
-    found = 0
-    for process in process_family(root):
-        with suppress(psutil.Error):  # it has ended
-            found += process.memory_full_info().pss
-    return found / 1e6

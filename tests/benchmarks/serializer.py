@@ -13,7 +13,6 @@ Both forms run in turn with random values of several sizes:
 from __future__ import annotations
 
 import itertools
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -46,7 +45,8 @@ from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.spark.topics import elements
 from pipelines.auctions.readers import read_messages, read_values
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report
+from tests.benchmarks._rounds import parts_of, run_rates
 
 Form = Literal["tagged", "value-only"]
 FORMS: tuple[Form, Form] = ("tagged", "value-only")
@@ -62,24 +62,30 @@ TIME_MS = 1_767_225_600_000
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measurement of both forms: a figure for each round, in the order of `FORMS`."""
+    """One measurement of both forms.
+
+    Attributes:
+        forms: The figures of each form, in the order of `FORMS`.
+    """
 
     what: str
-    unit: str
-    rounds: list[list[float]]
+    forms: list[Figures]
 
     @property
     def figures(self) -> list[Figures]:
-        return [
-            Figures(f"{self.what}, {form}", self.unit, found)
-            for form, found in zip(FORMS, self.rounds, strict=True)
-        ]
+        return [replace(each, name=f"{self.what}, {each.name}") for each in self.forms]
 
     @property
     def ratio(self) -> float:
         """Ratio of value-only to tagged."""
-        tagged, value_only = (statistics.median(found) for found in self.rounds)
-        return value_only / tagged
+        tagged, value_only = self.forms
+        return value_only.median / tagged.median
+
+    @property
+    def ratio_by_slope(self) -> float | None:
+        """The same without the start of a run, if both have it."""
+        tagged, value_only = (each.by_slope for each in self.forms)
+        return value_only / tagged if tagged and value_only else None
 
 
 @click.command()
@@ -117,14 +123,18 @@ def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_jso
             ):
                 progress.update(step, description=f"values of {size} bytes: {place}")
                 found += measure()
-    speeds = {one.what: one.ratio for one in found if one.unit == "records/s"}
+    timed = [one for one in found if one.forms[0].unit == "records/s"]
+    speeds = {one.what: one.ratio for one in timed}
+    by_slope = [ratio for one in timed if (ratio := one.ratio_by_slope) is not None]
     Report(
         name="serializer",
         workload=f"{records:,} values of {sizes} bytes in Spark, {kafka_records:,} through Kafka, "
-        f"at most {LARGEST_LOAD_BYTES >> 20} MiB of each size; {rounds} rounds of each form in turn",
+        f"at most {LARGEST_LOAD_BYTES >> 20} MiB of each size; {rounds} rounds of each form in turn, "
+        "each also with a quarter of the values",
         figures=[figure for one in found for figure in one.figures],
         ratios={
             "worst_ratio": min(speeds.values()),
+            **({"worst_ratio_by_slope": min(by_slope)} if len(by_slope) == len(timed) else {}),
             "saved_bytes_per_record": SAVED_BYTES,
             **{f"ratio_{what.replace(', ', '_').replace(' ', '_')}": ratio for what, ratio in speeds.items()},
         },
@@ -143,76 +153,92 @@ def _in_spark(spark: SparkSession, size: int, records: int, rounds: int) -> list
         ),
         "value-only": ("element AS value",),
     }
-    plain = _cached(spark.createDataFrame(table))
-    wire = {form: _cached(plain.selectExpr(f"{encoded[form]} AS element")) for form in FORMS}
+    plain = {count: _cached(spark.createDataFrame(table.slice(0, count))) for count in parts_of(records)}
+    wire = {
+        (form, count): _cached(frame.selectExpr(f"{encoded[form]} AS element"))
+        for form in FORMS
+        for count, frame in plain.items()
+    }
+
+    def encode(form: Form, count: int) -> None:
+        _consume(plain[count].selectExpr(f"{encoded[form]} AS element"))
+
+    def decode(form: Form, count: int) -> None:
+        _consume(wire[form, count].selectExpr(*decoded[form]))
+
     try:
-        _check(
-            wire["tagged"].selectExpr(*decoded["tagged"]).exceptAll(plain.select("value", "time")).isEmpty(),
-            "Spark",
-        )
+        made = wire["tagged", records].selectExpr(*decoded["tagged"])
+        _check(made.count() == records, "Spark")
+        _check(made.exceptAll(plain[records].select("value", "time")).isEmpty(), "Spark")
         return [
-            _timed(
-                f"Spark encode, {size} bytes",
-                records,
-                rounds,
-                lambda form: _consume(plain.selectExpr(f"{encoded[form]} AS element")),
-            ),
-            _timed(
-                f"Spark decode, {size} bytes",
-                records,
-                rounds,
-                lambda form: _consume(wire[form].selectExpr(*decoded[form])),
-            ),
+            _timed(f"Spark {name}, {size} bytes", records, rounds, work)
+            for name, work in (("encode", encode), ("decode", decode))
         ]
     finally:
-        for frame in (plain, *wire.values()):
+        for frame in (*plain.values(), *wire.values()):
             frame.unpersist()
 
 
 def _through_kafka(context: Context, size: int, records: int, rounds: int) -> list[Measured]:
     servers = context.servers(KafkaTopic("any"))
     values = _values(size, records)
-    source = f"plain-{size}"
-    ensure_topics(servers, {source: PARTITIONS})
-    _send(servers, source, values)
+    sources = {count: f"plain-{size}-{count}" for count in parts_of(records)}
+    for count, source in sources.items():
+        ensure_topics(servers, {source: PARTITIONS})
+        _send(servers, source, values.slice(0, count))
+    elements_of: dict[tuple[Form, int], str] = {}
     numbers = itertools.count()
+    wire: dict[Form, list[float]] = {form: [] for form in FORMS}
     shuffled: dict[Form, list[float]] = {form: [] for form in FORMS}
     rows: dict[Form, list[float]] = {form: [] for form in FORMS}
-    wire: dict[Form, list[float]] = {form: [] for form in FORMS}
-    speeds: dict[str, dict[Form, list[float]]] = {
-        what: {form: [] for form in FORMS} for what in ("write", "aggregate")
-    }
 
-    def run(form: Form, *, counted: bool) -> float:
-        number = next(numbers)
-        between, out = f"elements-{size}-{number}", f"counts-{size}-{number}"
-        fresh = replace(context.settings, state_dir=context.settings.state_dir / f"{size}-{number}")
-        own = Context(context.spark, fresh, "serializer")
-        seconds, _ = _slice(_writing(source, between, form), own)
-        total = sum(map(len, read_values(servers, between)))
-        aggregating, exchanged = _slice(_aggregating(between, out, form), own)
-        _check(_counted(servers, out, form) == records, "Kafka")
-        if counted:
-            speeds["write"][form].append(records / seconds)
-            speeds["aggregate"][form].append(records / aggregating)
-            wire[form].append(total / records)
-            shuffled[form].append(exchanged["shuffleBytesWritten"] / records)
-            rows[form].append(exchanged["dataSize"] / records)
-        return 0.0
+    def own(form: Form) -> Context:
+        fresh = replace(
+            context.settings,
+            state_dir=context.settings.state_dir / f"{size}-{next(numbers)}",
+            force_timestamp_support=form == "tagged",
+        )
+        return Context(context.spark, fresh, "serializer")
 
-    in_turn(1, *(lambda _, form=form: run(form, counted=False) for form in FORMS))  # warm up
-    in_turn(rounds, *(lambda _, form=form: run(form, counted=True) for form in FORMS))
+    def write(form: Form, count: int) -> float:
+        topic = f"elements-{size}-{next(numbers)}"
+        seconds, _ = _slice(_writing(sources[count], topic, form), own(form))
+        sent = list(read_values(servers, topic))
+        _check(len(sent) == count, f"Kafka, {form}: {len(sent):,} elements of {count:,} values")
+        wire[form].append(sum(map(len, sent)) / count)
+        elements_of[form, count] = topic
+        return seconds
+
+    def aggregate(form: Form, count: int) -> float:
+        out = f"counts-{size}-{next(numbers)}"
+        seconds, exchanged = _slice(_aggregating(elements_of[form, count], out, form), own(form))
+        counted = _counted(servers, out, form)
+        _check(counted == count, f"Kafka, {form}: {counted:,} counts of {count:,} values")
+        if count == records:
+            shuffled[form].append(exchanged["shuffleBytesWritten"] / count)
+            rows[form].append(exchanged["dataSize"] / count)
+        return seconds
+
+    speeds = [
+        Measured(
+            f"Kafka {what}, {size} bytes",
+            run_rates(rounds, {form: partial(work, form) for form in FORMS}, records),
+        )
+        for what, work in (("write", write), ("aggregate", aggregate))
+    ]
     saved = wire["tagged"][0] - wire["value-only"][0]
-    _check(saved == SAVED_BYTES and len({*wire["tagged"]}) == len({*wire["value-only"]}) == 1, "Kafka")
-    label = f"{size} bytes"
+    constant = len({*wire["tagged"]}) == len({*wire["value-only"]}) == 1
+    _check(saved == SAVED_BYTES and constant, f"Kafka: {wire} bytes a record")
+    sizes = {"on the wire": wire, "through the shuffle": shuffled, "in the shuffle's rows": rows}
     return [
-        Measured(f"on the wire, {label}", "bytes/record", [wire[form] for form in FORMS]),
-        Measured(f"through the shuffle, {label}", "bytes/record", [shuffled[form] for form in FORMS]),
-        Measured(f"in the shuffle's rows, {label}", "bytes/record", [rows[form] for form in FORMS]),
         *(
-            Measured(f"Kafka {what}, {label}", "records/s", [found[form] for form in FORMS])
-            for what, found in speeds.items()
+            Measured(
+                f"{what}, {size} bytes",
+                [Figures(form, "bytes/record", found[form][-rounds:]) for form in FORMS],
+            )
+            for what, found in sizes.items()
         ),
+        *speeds,
     ]
 
 
@@ -270,16 +296,14 @@ def _most(records: int, size: int) -> int:
     return min(records, LARGEST_LOAD_BYTES // size)
 
 
-def _timed(what: str, records: int, rounds: int, work: Callable[[Form], object]) -> Measured:
-    def run(form: Form) -> float:
+def _timed(what: str, records: int, rounds: int, work: Callable[[Form, int], object]) -> Measured:
+    def run(form: Form, count: int) -> float:
         began = time.perf_counter()
         for _ in range(PASSES):
-            work(form)
-        return PASSES * records / (time.perf_counter() - began)
+            work(form, count)
+        return (time.perf_counter() - began) / PASSES
 
-    contenders = [lambda _, form=form: run(form) for form in FORMS]
-    in_turn(2, *contenders)  # warm up: code generation, class loading, memory
-    return Measured(what, "records/s", in_turn(rounds, *contenders))
+    return Measured(what, run_rates(rounds, {form: partial(run, form) for form in FORMS}, records))
 
 
 def _values(size: int, records: int) -> pa.BinaryArray:
@@ -324,7 +348,10 @@ def _counted(servers: str, topic: str, form: Form) -> int:
     keys = set()
     for message in itertools.chain.from_iterable(read_messages(servers, topic)):
         value = message.value() or b""
-        _check(len(value) == 1 + (SAVED_BYTES if form == "tagged" else 0) and value[-1:] == b"1", "Kafka")
+        _check(
+            len(value) == 1 + (SAVED_BYTES if form == "tagged" else 0) and value[-1:] == b"1",
+            f"Kafka, {form}: {value!r} as a count",
+        )
         keys.add(message.key())
     return len(keys)
 
