@@ -33,9 +33,10 @@ from flowcore.spark.run.live_stage import LiveRun
 from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
 from pipelines.auctions.readers import Collector, latencies_ms, read_messages, read_values
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Report
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
+from tests.benchmarks._rounds import run_rounds
 
 RATE = 1_000.0
 LONGEST_S = 200.0
@@ -87,12 +88,10 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
             _check(servers, before, expected)
             return seconds
 
-        contenders = (lambda _: timed(None)), (lambda _: timed("slice"))
-        in_turn(1, *contenders)  # warm up: code generation and class loading
-        by_itself, slices = in_turn(rounds, *contenders)
+        contenders = {"by itself": lambda _: timed(None), "slice": lambda _: timed("slice")}
+        figures = run_rounds(rounds, contenders, "s")
         switch_s, latency_ms = _switch(fresh_context(context, next(states)), folder, bids, events)
     p50_ms, p99_ms = (float(value) for value in np.percentile(latency_ms, [50, 99]))
-    figures = [Figures("by itself", "s", by_itself), Figures("slice", "s", slices)]
     return Report(
         name="catch-up",
         workload=f"{bids:,} bids of {PARTITIONS} partitions of backlog, {events:,} events of history, until "

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
@@ -39,7 +38,7 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed
 
 PARTITIONS = 2
@@ -96,6 +95,8 @@ def _measure(  # noqa: PLR0917 - the options of the command
     folder: Path, servers: str, records: int, keys: int, batches: tuple[int, int], rounds: int
 ) -> Report:
     settings = Settings.of({"kafka.bootstrap.servers": servers, "state.dir": folder / "state"})
+    from tests.benchmarks._rounds import run_rounds  # noqa: PLC0415 - the reader cannot import it
+
     figures: list[Figures] = []
     ratios: dict[str, float] = {}
     ensure_topics(servers, {"first": PARTITIONS})
@@ -103,17 +104,19 @@ def _measure(  # noqa: PLR0917 - the options of the command
     with open_context(plan, settings) as context:
         bench = _Bench(servers, context, folder)
         bench.fill(min(records, 100_000), keys)
-        bench.run(batches[1], 0)  # warm up: code generation and class loading
+        bench.run(batches[1], 0)  # code generation and class loading
         bench.fill(records, keys)
         for bound, batch in zip(("output_bound", "otherwise"), batches, strict=True):
-            contenders = [partial(_rate, bench, batch, seconds) for seconds in INTERVALS.values()]
-            rates = dict(zip(INTERVALS, in_turn(rounds, *contenders), strict=True))
-            ratios[f"ratio_{bound}"] = median(rates["10 s"]) / median(rates["none"])
-            for name, seconds in INTERVALS.items():
-                runs = bench.runs[batch, seconds][-rounds:]
-                label = f"{bound} {name}"
+            contenders = {
+                f"{bound} {name}": partial(_rate, bench, batch, seconds)
+                for name, seconds in INTERVALS.items()
+            }
+            rates = run_rounds(rounds, contenders, "records/s")
+            ratios[f"ratio_{bound}"] = rates[-1].median / rates[0].median
+            for rate, seconds in zip(rates, INTERVALS.values(), strict=True):
+                runs, label = bench.runs[batch, seconds][-rounds:], rate.name
                 figures += [
-                    Figures(label, "records/s", rates[name]),
+                    rate,
                     Figures(f"{label} batches", "batches", [run.batches for run in runs]),
                     Figures(f"{label} output", "records", [run.records for run in runs]),
                     Figures(f"{label} output bytes", "bytes", [run.size for run in runs]),

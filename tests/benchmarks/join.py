@@ -39,9 +39,10 @@ from flowcore.spark.run.session import live_session
 from pipelines.auctions import verify
 from pipelines.auctions.flow import LIVE_BID, flow
 from pipelines.auctions.readers import read_values
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Report
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
+from tests.benchmarks._rounds import run_rounds
 
 COORDINATES = "partition", "offset"
 TUNED_READ = {
@@ -108,11 +109,7 @@ def _measure(
             contenders["exactly once"] = partial(ours, plan=exactly_once)
         else:
             contenders |= {"by hand": partial(rival, ids=True), "by hand, bare": partial(rival, ids=False)}
-        in_turn(1, *contenders.values())  # warm up: code generation and class loading
-        figures = [
-            Figures(name, "bids/s", found)
-            for name, found in zip(contenders, in_turn(rounds, *contenders.values()), strict=True)
-        ]
+        figures = run_rounds(rounds, contenders, "bids/s")
     ours_per_s, *others = (figure.median for figure in figures)
     if delivery:
         ratios = {"ratio_exactly_once": others[0] / ours_per_s}

@@ -19,16 +19,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
 import duckdb
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import SparkContext, cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -41,7 +40,8 @@ from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.spark.run.session import live_session, session
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report
+from tests.benchmarks._rounds import parts_of, ratio_by_slope, run_rates
 
 SCHEMA = "id BIGINT, amount BIGINT"
 RESULT = "id BIGINT, credit BIGINT, debit BIGINT"
@@ -79,40 +79,52 @@ def command(*, records: int, batch_records: int, function_records: int, rounds: 
         settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
         with session(settings, "bench") as spark:
             bench = _Bench(spark, settings, folder)
-            whole = bench.given("whole", records)
-            streamed = bench.given("streamed", records, max(1, round(records / batch_records)))
-            sums, cpu = bench.measured(
+            sums = bench.measured(
                 rounds,
+                records,
                 {
-                    "flowcore": bench.ours(whole, sums_flow),
-                    "by hand, union": bench.by_hand(whole, _united),
-                    "by hand, join": bench.by_hand(whole, _joined),
-                    "stream": bench.stream(streamed, _balances),
+                    "flowcore": lambda count: bench.ours(bench.given("whole", count), sums_flow),
+                    "by hand, union": lambda count: bench.by_hand(bench.given("whole", count), _united),
+                    "by hand, join": lambda count: bench.by_hand(bench.given("whole", count), _joined),
+                    "stream": lambda count: bench.stream(
+                        bench.given("streamed", count, max(1, round(count / batch_records))), _balances
+                    ),
                 },
             )
-            called = bench.given("called", function_records)
-            function, _ = bench.measured(
+            function = bench.measured(
                 rounds,
+                function_records,
                 {
-                    "function, flowcore": bench.ours(called, function_flow),
-                    "function, by hand": bench.by_hand(called, _applied),
-                    "function, stream": bench.stream(called, _stateful),
+                    "function, flowcore": lambda count: bench.ours(
+                        bench.given("called", count), function_flow
+                    ),
+                    "function, by hand": lambda count: bench.by_hand(bench.given("called", count), _applied),
+                    "function, stream": lambda count: bench.stream(bench.given("called", count), _stateful),
                 },
             )
-    ours, *by_hand, full = (figure.median for figure in sums)
-    ours_cpu, *by_hand_cpu, _ = (figure.median for figure in cpu)
-    ours_function, by_hand_function, stateful = (figure.median for figure in function)
+    ours, *by_hand, full = sums
+    best = max(by_hand, key=lambda each: each.median)
+    ours_function, by_hand_function, stateful = function
+    compared = {
+        "ratio_to_batch": (ours, best),
+        "ratio_to_streaming": (ours, full),
+        "function_ratio_to_batch": (ours_function, by_hand_function),
+        "function_ratio_to_streaming": (ours_function, stateful),
+    }
+    cpu_s = min(median(each.cpu_s) for each in by_hand)
     Report(
         name="stages",
         workload=f"co-group of two bounded inputs, {records:,} records, as many keys as on each side; "
         f"the stream in micro-batches of {batch_records:,}; with a function {function_records:,}",
-        figures=[*sums, *cpu, *function],
+        figures=[*sums, *function],
         ratios={
-            "ratio_to_batch": ours / max(by_hand),
-            "ratio_to_batch_cpu": min(by_hand_cpu) / ours_cpu,
-            "ratio_to_streaming": ours / full,
-            "function_ratio_to_batch": ours_function / by_hand_function,
-            "function_ratio_to_streaming": ours_function / stateful,
+            "ratio_to_batch_cpu": cpu_s / median(ours.cpu_s),
+            **{name: one.median / other.median for name, (one, other) in compared.items()},
+            **{
+                key: ratio
+                for name, pair in compared.items()
+                for key, ratio in ratio_by_slope(name, *pair).items()
+            },
         },
         verified="count, sums and a hash over all rows of every output, against DuckDB over the same files",
     ).show(as_json=as_json)
@@ -173,7 +185,9 @@ class _Bench:
     folder: Path
 
     def given(self, name: str, records: int, files: int = 2) -> _Given:
-        folder, keys = self.folder / name, records // 2
+        folder, keys = self.folder / f"{name}-{records}", records // 2
+        if folder.exists():
+            return _Given(folder, records, _ask(EXPECTED, folder))
         for side, prime in SIDES.items():
             rows = self.spark.range(0, keys, 1, files)
             amounts = rows.selectExpr(f"(id * {prime}) % {keys} AS id", "pmod(xxhash64(id), 1000) AS amount")
@@ -195,7 +209,7 @@ class _Bench:
             files = ", ".join(f"'{root / file.path}'" for file in table.files)
             given.check(f"FROM read_parquet([{files}])", given.folder)
             shutil.rmtree(fresh.state_dir)
-            return given.records / taken
+            return taken
 
         return run
 
@@ -210,29 +224,20 @@ class _Bench:
             made(left, right).write.mode("overwrite").parquet(str(output))
             taken = time.perf_counter() - began
             given.check("FROM '{folder}/*.parquet'", output)
-            return given.records / taken
+            return taken
 
         return run
 
     def measured(
-        self, rounds: int, contenders: Mapping[str, Callable[[], float]]
-    ) -> tuple[list[Figures], list[Figures]]:
-        """Speeds, and the JVM's CPU seconds, which depend less on other load of the machine."""
-        cpu: dict[str, list[float]] = {name: [] for name in contenders}
-
-        def counted(name: str, _round: int) -> float:
-            before = _cpu_seconds()
-            speed = contenders[name]()
-            cpu[name].append(_cpu_seconds() - before)
-            return speed
-
-        work = [partial(counted, name) for name in contenders]
-        in_turn(1, *work)  # warm up: code generation and class loading
-        speeds = [
-            Figures(name, "records/s", each)
-            for name, each in zip(contenders, in_turn(rounds, *work), strict=True)
-        ]
-        return speeds, [Figures(f"{name}, JVM", "CPU s", each[1:]) for name, each in cpu.items()]
+        self, rounds: int, records: int, contenders: Mapping[str, Callable[[int], Callable[[], float]]]
+    ) -> list[Figures]:
+        """Speeds of contenders, which are prepared for a number of records and then return seconds."""
+        prepared = {
+            name: {count: prepare(count) for count in parts_of(records)}
+            for name, prepare in contenders.items()
+        }
+        runs = {name: (lambda count, of=of: of[count]()) for name, of in prepared.items()}
+        return run_rates(rounds, runs, records)
 
     def stream(self, given: _Given, made: Callable[[DataFrame, DataFrame], DataFrame]) -> Callable[[], float]:
         """The co-group as a stream; each micro-batch is one file of each side."""
@@ -259,7 +264,7 @@ class _Bench:
             taken = time.perf_counter() - began
             given.check(LATEST, folder)
             shutil.rmtree(folder)
-            return given.records / taken
+            return taken
 
         return run
 
@@ -311,13 +316,6 @@ class _Balances(StatefulProcessor):
 
     def close(self) -> None:
         pass
-
-
-def _cpu_seconds() -> float:
-    """CPU seconds of the JVM since its start."""
-    java: Any = SparkContext._gateway
-    times = psutil.Process(java.proc.pid).cpu_times()
-    return times.user + times.system
 
 
 def _ask(rows: str, folder: Path) -> tuple[Any, ...]:

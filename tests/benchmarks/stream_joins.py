@@ -33,8 +33,9 @@ from flowcore.spark.run.session import live_session
 from flowcore.watermarks import bounded_out_of_orderness
 from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify import rows_from_json
-from pipelines.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Report
 from pipelines.nexmark import feed
+from tests.benchmarks._rounds import ratio_by_slope, run_rates
 from tests.benchmarks._window_rivals import TUNED_READ, TUNED_WRITE
 
 PARTITIONS = 2
@@ -70,17 +71,17 @@ def command(records: int, rounds: int, *, as_json: bool) -> None:
             plan_flow(_flow("orders", "payments", "out"), "slice", settings), settings
         ) as context:
             bench = _Bench(context, Path(folder))
-            bench.fill(min(records, 200_000))
-            bench.ours(0)
-            bench.native(0)
-            bench.fill(records)
-            ours, native = in_turn(rounds, bench.ours, bench.native)
+            contenders = {"flowcore": bench.ours, "Spark's own join": bench.native}
+            ours, native = run_rates(rounds, contenders, 2 * records)
     Report(
         name="stream-joins",
         workload=f"{records:,} records of each of two topics of {PARTITIONS} partitions, joined within "
         f"{AFTER_MS // 1000} s, batches of {2 * BATCH:,}",
-        figures=[Figures("flowcore", "records/s", ours), Figures("Spark's own join", "records/s", native)],
-        ratios={"ratio_to_native": sorted(ours)[len(ours) // 2] / sorted(native)[len(native) // 2]},
+        figures=[ours, native],
+        ratios={
+            "ratio_to_native": ours.median / native.median,
+            **ratio_by_slope("ratio_to_native", ours, native),
+        },
         verified="every pair of both contenders, against DuckDB over the same records",
     ).show(as_json=as_json)
 
@@ -99,10 +100,13 @@ class _Bench:
         self.spark = live_session(context.spark, context.settings)
         self.servers = context.settings.bootstrap_servers or ""
         self.numbers = itertools.count()
-        self.sides = _Sides({}, {})
+        self.sides: dict[int, _Sides] = {}
 
-    def fill(self, records: int) -> None:
-        """Fill new topics: an order has one payment on average, most of them in time."""
+    def fill(self, count: int) -> _Sides:
+        """The topics with this many records; an order has one payment on average, most of them in time."""
+        if count in self.sides:
+            return self.sides[count]
+        records = count // len(SCHEMAS)
         random, numbers = np.random.default_rng(7), np.arange(records)
         at = BEGIN_MS + numbers * SPAN_MS // records - random.integers(0, DELAY_MS - 1_000, records)
         orders = {"id": numbers, "item": random.integers(0, 1_000, records), "at": at}
@@ -120,23 +124,25 @@ class _Bench:
             ensure_topics(self.servers, {topics[name]: PARTITIONS})
             parts = (table.slice(start, 100_000) for start in range(0, records, 100_000))
             feed.feed(self.servers, topics[name], parts, key=table.column_names[0])
-        self.sides = _Sides(topics, tables)
+        self.sides[count] = _Sides(topics, tables)
+        return self.sides[count]
 
-    def ours(self, _round: int) -> float:
-        """Records a second of flowcore."""
-        out = self._new_topic()
+    def ours(self, count: int) -> float:
+        """Seconds of flowcore."""
+        sides, out = self.fill(count), self._new_topic()
         settings = replace(self.context.settings, state_dir=self.folder / f"state-{out}")
-        plan = plan_flow(
-            _flow(self.sides.topics["orders"], self.sides.topics["payments"], out), "slice", settings
-        )
+        plan = plan_flow(_flow(sides.topics["orders"], sides.topics["payments"], out), "slice", settings)
         began = time.monotonic()
         with LiveRun(plan, Context(self.context.spark, settings, plan.flow)) as run:
             run.wait()
-        return self._rate(began, out, "flowcore")
+        seconds = time.monotonic() - began
+        self._check(sides, out, "flowcore")
+        return seconds
 
-    def native(self, _round: int) -> float:
-        """Records a second of Spark's own join."""
-        orders, payments = (self._read(name) for name in SCHEMAS)
+    def native(self, count: int) -> float:
+        """Seconds of Spark's own join."""
+        sides = self.fill(count)
+        orders, payments = (self._read(name, sides.topics[name]) for name in SCHEMAS)
         condition = F.expr(
             f"id = order_id AND paid_time BETWEEN time AND time + INTERVAL {AFTER_MS // 1000} SECONDS"
         )
@@ -152,19 +158,21 @@ class _Bench:
             .start()
         )
         query.awaitTermination()
-        return self._rate(began, out, "Spark")
+        seconds = time.monotonic() - began
+        self._check(sides, out, "Spark")
+        return seconds
 
     def _new_topic(self) -> str:
         out = f"out-{next(self.numbers)}"
         ensure_topics(self.servers, {out: PARTITIONS})
         return out
 
-    def _read(self, name: str) -> DataFrame:
+    def _read(self, name: str, topic: str) -> DataFrame:
         time_column, named = ("at", "time") if name == "orders" else ("paid", "paid_time")
         return (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.servers)
-            .option("subscribe", self.sides.topics[name])
+            .option("subscribe", topic)
             .option("startingOffsets", "earliest")
             .options(**TUNED_READ, maxOffsetsPerTrigger=str(BATCH))
             .load()
@@ -173,14 +181,13 @@ class _Bench:
             .withWatermark(named, f"{DELAY_MS} milliseconds")
         )
 
-    def _rate(self, began: float, out: str, who: str) -> float:
-        """Records a second of a run that has ended.
+    def _check(self, sides: _Sides, out: str, who: str) -> None:
+        """Check the pairs of a run.
 
         Raises:
             RunError: A pair is missing, wrong, or there twice.
         """
-        seconds = time.monotonic() - began
-        orders, payments = (self.sides.tables[name] for name in SCHEMAS)
+        orders, payments = (sides.tables[name] for name in SCHEMAS)
         parts = [
             rows_from_json([message.value() or b"" for message in messages], PAIRS)
             for messages in read_messages(self.servers, out)
@@ -194,7 +201,6 @@ class _Bench:
         if wrong or not pairs:
             msg = f"{wrong:,} of {pairs:,} pairs of {who} are missing, wrong or there twice"
             raise RunError(msg)
-        return (len(orders) + len(payments)) / seconds
 
 
 _EXPECTED = f"""
