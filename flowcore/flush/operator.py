@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, RecordAttributes, Watermark, WatermarkStatus
-from flowcore.errors import StateError
 from flowcore.flush.buffer import BufferState, Control
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.latest import LatestRecords
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
+from flowcore.keyed.versions import require_version
 
 __all__ = ["BufferGroup", "FlushBuffers"]
 
@@ -244,10 +244,5 @@ def _encode(rows: pa.RecordBatch, *, flushed: bool) -> bytes:
 
 
 def _decode(piece: bytes, schema: pa.Schema) -> tuple[bool, pa.RecordBatch]:
-    if piece[:1] != bytes([_VERSION]):
-        msg = (
-            f"a buffer's state of version {piece[0] if piece else 'none'}, this flowcore reads {_VERSION}: "
-            "buffered records would be lost; run the flowcore that wrote it, or start a new checkpoint"
-        )
-        raise StateError(msg)
+    require_version("a buffer's state", piece[0] if piece else None, _VERSION)
     return bool(piece[1]), pa.ipc.read_record_batch(pa.py_buffer(piece)[2:], schema)

@@ -12,6 +12,7 @@ from typing import Any
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
+from flowcore.keyed.versions import require_version
 
 __all__ = ["MANIFEST_VERSION", "SegmentRef", "StateManifest", "StatePosition"]
 
@@ -136,13 +137,7 @@ class StateManifest:
             StateError: It has another version.
         """
         found = dict(written)
-        version = found.pop("version", None)
-        if version != MANIFEST_VERSION:
-            msg = (
-                f"state of version {version!r}, this flowcore reads {MANIFEST_VERSION}: its content would be "
-                "misread; run the flowcore that wrote it, or start a new checkpoint"
-            )
-            raise StateError(msg)
+        require_version("state", found.pop("version", None), MANIFEST_VERSION)
         for name in ("snapshot", "deltas"):
             found[name] = [SegmentRef(**entry) for entry in found[name]]
         found["positions"] = [StatePosition(**entry) for entry in found["positions"]]

@@ -31,7 +31,7 @@ from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
 from flowcore.keyed.operator import Closing, DelaysWatermark, KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import Store
+from flowcore.keyed.store import OperatorStore
 from flowcore.watermarks.merge import Emitted, delay_watermark
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
@@ -85,7 +85,7 @@ class Runtime:
     max_cache_bytes: int | None = None
 
     def step(
-        self, group: int, items: Sequence[Packed], clock_ms: int, store: Store, cache: StateCache
+        self, group: int, items: Sequence[Packed], clock_ms: int, store: OperatorStore, cache: StateCache
     ) -> StepResult:
         """Process the input of a key group, with the arguments of `Exchange.step`.
 
@@ -120,7 +120,7 @@ class Runtime:
         cache.put(self.query, group, kept, size_bytes=size_bytes, max_bytes=self.max_cache_bytes)
         return StepResult(out, manifest)
 
-    def read(self, store: Store) -> tuple[StateManifest, KeyGroup]:
+    def read(self, store: OperatorStore) -> tuple[StateManifest, KeyGroup]:
         """Read the state of a key group.
 
         Raises:
@@ -134,7 +134,7 @@ class Runtime:
         if isinstance(self.operator, Closing):
             self.operator.close()
 
-    def _manifest(self, store: Store) -> StateManifest:
+    def _manifest(self, store: OperatorStore) -> StateManifest:
         written = store.manifest()
         layout, key_groups = self.operator.layout, self.key_groups
         if written is None:
@@ -142,7 +142,7 @@ class Runtime:
         return StateManifest.decode(written, layout=layout, key_groups=key_groups)
 
     def _state(
-        self, manifest: StateManifest, store: Store, known: tuple[StatePosition, KeyGroup] | None
+        self, manifest: StateManifest, store: OperatorStore, known: tuple[StatePosition, KeyGroup] | None
     ) -> KeyGroup:
         if known is not None and known[0] in manifest.positions:
             position, state = known
@@ -244,7 +244,7 @@ class Runtime:
             elif not state.emits_control:
                 out.report(element)
 
-    def _write(self, manifest: StateManifest, state: KeyGroup, store: Store) -> None:
+    def _write(self, manifest: StateManifest, state: KeyGroup, store: OperatorStore) -> None:
         manifest.advance(secrets.token_hex(8))
         delta = state.delta()
         if delta is None:
@@ -275,14 +275,14 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _put(manifest: StateManifest, store: Store, content: bytes, number: int) -> SegmentRef:
+def _put(manifest: StateManifest, store: OperatorStore, content: bytes, number: int) -> SegmentRef:
     segment = manifest.next_segment
     manifest.next_segment += 1
     store.put_segment(segment, content)
     return SegmentRef(segment, len(content), number)
 
 
-def _read_segments(store: Store, written: Iterable[SegmentRef]) -> Iterator[bytes]:
+def _read_segments(store: OperatorStore, written: Iterable[SegmentRef]) -> Iterator[bytes]:
     for each in written:
         content = store.segment(each.segment)
         if content is None:

@@ -10,6 +10,7 @@ from struct import Struct
 import pyarrow as pa
 
 from flowcore.errors import StateError
+from flowcore.keyed.versions import require_version
 
 __all__ = ["SEGMENT_VERSION", "decode", "encode"]
 
@@ -41,13 +42,7 @@ def decode(segment: bytes) -> Iterator[tuple[str, pa.RecordBatch]]:
     Raises:
         StateError: It has another version, or is truncated.
     """
-    if segment[:1] != bytes([SEGMENT_VERSION]):
-        found = segment[0] if segment else "none"
-        msg = (
-            f"state segment of version {found}, this flowcore reads {SEGMENT_VERSION}: its content would be "
-            "misread; run the flowcore that wrote it, or start a new checkpoint"
-        )
-        raise StateError(msg)
+    require_version("state segment", segment[0] if segment else None, SEGMENT_VERSION)
     position = 1
     while position < len(segment):
         end = position + 1 + segment[position]

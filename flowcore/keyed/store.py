@@ -11,31 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["GroupStore", "MemoryStore", "OperatorStore", "Store", "read_manifests", "write_manifests"]
-
-
-class Store(Protocol):
-    """The stored state of one operator in one key group."""
-
-    def manifest(self) -> Mapping[str, Any] | None:
-        """The manifest, if any."""
-        ...
-
-    def put_manifest(self, manifest: Mapping[str, Any], /) -> None:
-        """Replace the manifest."""
-        ...
-
-    def segment(self, number: int, /) -> bytes | None:
-        """A segment; None if there is none of this number."""
-        ...
-
-    def put_segment(self, number: int, content: bytes, /) -> None:
-        """Write a segment."""
-        ...
-
-    def remove_segment(self, number: int, /) -> None:
-        """Remove a segment."""
-        ...
+__all__ = ["GroupStore", "OperatorStore", "read_manifests", "write_manifests"]
 
 
 class GroupStore(Protocol):
@@ -71,46 +47,24 @@ class OperatorStore:
         self._manifests = manifests
 
     def manifest(self) -> Mapping[str, Any] | None:
+        """The manifest, if any."""
         return self._manifests.get(self._operator)
 
     def put_manifest(self, manifest: Mapping[str, Any], /) -> None:
+        """Replace the manifest."""
         self._manifests[self._operator] = manifest
 
     def segment(self, number: int, /) -> bytes | None:
+        """A segment; None if there is none of this number."""
         return self._group.segment(self._operator, number)
 
     def put_segment(self, number: int, content: bytes, /) -> None:
+        """Write a segment."""
         self._group.put_segment(self._operator, number, content)
 
     def remove_segment(self, number: int, /) -> None:
+        """Remove a segment."""
         self._group.remove_segment(self._operator, number)
-
-
-class MemoryStore:
-    """A store of one operator in memory, for tests and tools."""
-
-    def __init__(self, kept: bytes | None = None, segments: dict[int, bytes] | None = None) -> None:
-        self.kept = kept
-        self.segments = {} if segments is None else segments
-
-    def copy(self) -> MemoryStore:
-        """An independent copy."""
-        return MemoryStore(self.kept, dict(self.segments))
-
-    def manifest(self) -> Mapping[str, Any] | None:
-        return None if self.kept is None else read_manifests(self.kept)
-
-    def put_manifest(self, manifest: Mapping[str, Any], /) -> None:
-        self.kept = write_manifests(manifest)
-
-    def segment(self, number: int, /) -> bytes | None:
-        return self.segments.get(number)
-
-    def put_segment(self, number: int, content: bytes, /) -> None:
-        self.segments[number] = content
-
-    def remove_segment(self, number: int, /) -> None:
-        self.segments.pop(number, None)
 
 
 def read_manifests(written: bytes | None) -> dict[str, Any]:

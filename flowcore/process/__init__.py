@@ -1,8 +1,8 @@
 """Keyed process functions: users' functions with access to the state and timers of a key.
 
 Configuration (`ProcessConfig`), logic (`ProcessOperator`) and state (`ProcessState`) are three types. The
-operator is pure: records, watermarks and processing time are passed in, outputs are returned, and
-`snapshot_state` and `restore_state` carry the state over a restart.
+operator is pure: records, watermarks and processing time are passed in, and outputs are returned. `codec`
+writes and reads the state.
 
 Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 
@@ -18,7 +18,6 @@ Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 [{'number': 2, 'seen': 1}, {'number': 4, 'seen': 2}]
 """
 
-from flowcore.process.codec import restore_state, snapshot_state
 from flowcore.process.current import ProcessEmissions, ProcessResult
 from flowcore.process.function import KeyedProcessFunction, ProcessContext
 from flowcore.process.opening import OpenContext
@@ -36,6 +35,4 @@ __all__ = [
     "ProcessOperator",
     "ProcessResult",
     "ProcessState",
-    "restore_state",
-    "snapshot_state",
 ]

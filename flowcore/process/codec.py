@@ -1,63 +1,18 @@
-"""State of keyed processes as JSON-able data with a version.
+"""The state of keyed processes as bytes, key by key: a version byte and JSON."""
 
-Each key is written on its own (`encode_key`), so that a runtime can write only the keys that changed.
-"""
-
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flowcore.errors import StateError
 from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.versions import strip_version
 from flowcore.process.state import Entry, ProcessState
 from flowcore.process.states import Declaration
 
-__all__ = [
-    "STATE_VERSION",
-    "decode_key",
-    "encode_key",
-    "keys_of",
-    "remove_key",
-    "require_layouts",
-    "restore_state",
-    "snapshot_state",
-]
+__all__ = ["decode_keys", "encode_key", "encode_keys", "keys_of", "require_layouts"]
 
-STATE_VERSION = 1
-
-
-def snapshot_state(state: ProcessState, declared: Mapping[str, Declaration]) -> dict[str, Any]:
-    """The whole state as JSON-able data.
-
-    Raises:
-        StateError: A user's value is not plain data.
-    """
-    return {
-        "version": STATE_VERSION,
-        "states": {name: each.layout for name, each in declared.items()},
-        "watermark_ms": state.watermark_ms,
-        "clock_ms": state.clock_ms,
-        "backlog": state.backlog,
-        "keys": [encode_key(key, state) for key in keys_of(state)],
-    }
-
-
-def restore_state(written: Mapping[str, Any], declared: Mapping[str, Declaration]) -> ProcessState:
-    """The state of a snapshot.
-
-    Raises:
-        StateError: It has another version, or the function declares other states.
-    """
-    if written.get("version") != STATE_VERSION:
-        msg = (
-            f"state of version {written.get('version')!r}, this flowcore reads {STATE_VERSION}: it would be "
-            "misread; run the flowcore that wrote it, or start a new checkpoint"
-        )
-        raise StateError(msg)
-    require_layouts(written["states"], declared)
-    state = ProcessState(written["watermark_ms"], written["clock_ms"], written.get("backlog", False))
-    for entry in written["keys"]:
-        decode_key(entry, state, declared)
-    return state
+_VERSION = 1
 
 
 def require_layouts(written: Mapping[str, str], declared: Mapping[str, Declaration]) -> None:
@@ -81,12 +36,28 @@ def keys_of(state: ProcessState) -> Iterator[Any]:
     return iter({**state.cells, **state.event_timers.owners, **state.processing_timers.owners})
 
 
-def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
-    """The states and timers of one key; both are empty for a key that has none.
+def encode_keys(keys: Iterable[Any], state: ProcessState) -> bytes:
+    """Write some keys.
 
     Raises:
         StateError: A user's value is not plain data.
     """
+    return bytes([_VERSION]) + json.dumps([encode_key(key, state) for key in keys]).encode()
+
+
+def decode_keys(piece: bytes, state: ProcessState, declared: Mapping[str, Declaration]) -> None:
+    """Read keys into a state; they replace those that are there.
+
+    Raises:
+        StateError: Another version wrote them.
+    """
+    for entry in json.loads(strip_version("state", piece, _VERSION)):
+        _remove_key(from_plain(entry["key"]), state)
+        _decode_key(entry, state, declared)
+
+
+def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
+    """The states and timers of one key as JSON-able data; both are empty for a key that has none."""
     return {
         "key": to_plain(key),
         "states": {
@@ -98,8 +69,7 @@ def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
     }
 
 
-def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]) -> None:
-    """Add the state of one key."""
+def _decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]) -> None:
     key = from_plain(written["key"])
     for name, entries in written["states"].items():
         cell = {from_plain(entry): Entry(from_plain(value), used_ms) for entry, value, used_ms in entries}
@@ -113,8 +83,7 @@ def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mappin
         state.processing_timers.add(key, time_ms)
 
 
-def remove_key(key: Any, state: ProcessState) -> None:
-    """Remove the state and timers of one key."""
+def _remove_key(key: Any, state: ProcessState) -> None:
     for name in state.cells.pop(key, {}):
         state.expiries.discard_all((key, name))
     state.event_timers.discard_all(key)

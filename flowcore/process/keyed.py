@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from flowcore.elements import RecordAttributes
-from flowcore.errors import StateError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, Failure
 from flowcore.keyed.key_index import key_by_name, to_python_keys, to_python_values
 from flowcore.keyed.operator import KeyGroup, StepOutputs
-from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.plain import to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
-from flowcore.process.codec import STATE_VERSION, decode_key, encode_key, keys_of, remove_key, require_layouts
+from flowcore.process.codec import decode_keys, encode_keys, keys_of, require_layouts
 from flowcore.process.current import ProcessResult
 from flowcore.process.function import KeyedProcessFunction
 from flowcore.process.isolation import IsolatedCalls
@@ -201,15 +200,15 @@ class _Group(KeyGroup):
         }
 
     def delta(self) -> bytes | None:
-        touched = list(self._state.touched)
+        written = encode_keys(self._state.touched, self._state) if self._state.touched else None
         self._state.touched.clear()
-        return self._encode(touched) if touched else None
+        return written
 
     def snapshot(self) -> Iterator[bytes]:
         self._state.touched.clear()
         keys = list(keys_of(self._state))
         for start in range(0, len(keys), _KEYS_PER_PIECE):
-            yield self._encode(keys[start : start + _KEYS_PER_PIECE])
+            yield encode_keys(keys[start : start + _KEYS_PER_PIECE], self._state)
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         declared = self._config.opened.declared
@@ -220,20 +219,8 @@ class _Group(KeyGroup):
         self._state.backlog = header.get("backlog", self._state.backlog)
         self._rows.attributes = RecordAttributes(self._state.backlog)
         for piece in pieces:
-            if piece[:1] != bytes([STATE_VERSION]):
-                msg = (
-                    f"state of version {piece[0] if piece else 'none'}, this flowcore reads {STATE_VERSION}: "
-                    "it would be misread; run the flowcore that wrote it, or start a new checkpoint"
-                )
-                raise StateError(msg)
-            for entry in json.loads(piece[1:]):
-                remove_key(from_plain(entry["key"]), self._state)
-                decode_key(entry, self._state, declared)
+            decode_keys(piece, self._state, declared)
         self._state.touched.clear()
-
-    def _encode(self, keys: Iterable[Any]) -> bytes:
-        written = [encode_key(key, self._state) for key in keys]
-        return bytes([STATE_VERSION]) + json.dumps(written).encode()
 
     def _records(self, rows: pa.RecordBatch) -> Iterable[dict[str, Any]]:
         names = self._config.values

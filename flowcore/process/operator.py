@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.process.current import Current, ProcessEmissions
 from flowcore.process.function import KeyedProcessFunction, Outputs, ProcessContext
 from flowcore.process.opening import OpenContext
@@ -97,10 +96,6 @@ class ProcessOperator:
             while (due := state.event_timers.next_due(watermark_ms)) is not None:
                 self._on_timer(*due)
         return emissions
-
-    def end_of_input(self, state: ProcessState) -> ProcessEmissions:
-        """Advance to the maximum watermark, since no record follows."""
-        return self.advance_watermark(state, MAX_TIMESTAMP_MS)
 
     def advance_clock(self, state: ProcessState, clock_ms: int) -> ProcessEmissions:
         """Advance processing time, which never goes back.

@@ -48,7 +48,6 @@ A keyed process function:
 """
 
 import copy
-import json
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -57,6 +56,9 @@ import pyarrow as pa
 
 from flowcore import process, windows
 from flowcore.durations import MILLISECOND
+from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.process.codec import decode_keys, encode_key, encode_keys, keys_of
+from flowcore.windows.codec import decode_windows, encode_window_key, encode_windows
 
 __all__ = ["ManualClock", "ProcessHarness", "WindowHarness"]
 
@@ -108,7 +110,7 @@ class _Harness(Generic[_E]):
 
     def end_of_input(self) -> _E:
         """End the input."""
-        return self._keep(self._operator.end_of_input(self._state))
+        return self.watermark(MAX_TIMESTAMP_MS)
 
     def move_clock(self, clock_ms: int) -> _E:
         """Set processing time."""
@@ -171,13 +173,23 @@ class WindowHarness(_Harness[windows.Emissions]):
         Raises:
             StateError: A user's state cannot be written.
         """
-        written = json.dumps(self.snapshot())
+        before, written = self._state, encode_windows(self._state.keys, self._state)
         self._operator = windows.WindowOperator(self.config)
-        self._state = windows.restore(json.loads(written), self.config)
+        self._state = windows.WindowState(
+            before.watermark_ms, before.clock_ms, before.dropped_records, before.backlog
+        )
+        decode_windows(written, self._state, self.config)
 
     def snapshot(self) -> dict[str, Any]:
-        """The state as it is written, to inspect and to compare."""
-        return windows.snapshot(self._state, self.config)
+        """The state as JSON-able data, to inspect and to compare."""
+        state = self._state
+        return {
+            "watermark_ms": state.watermark_ms,
+            "clock_ms": state.clock_ms,
+            "dropped_records": state.dropped_records,
+            "backlog": state.backlog,
+            "keys": [encode_window_key(key, each) for key, each in state.keys.items()],
+        }
 
     @property
     def dropped_records(self) -> int:
@@ -242,16 +254,23 @@ class ProcessHarness(_Harness[process.ProcessEmissions]):
         Raises:
             StateError: A user's state cannot be written.
         """
-        written = json.dumps(self.snapshot())
+        before, written = self._state, encode_keys(keys_of(self._state), self._state)
         self._operator.close()
         function = copy.deepcopy(self._unopened)
         config = process.ProcessConfig(function=function, side_outputs=self._operator.config.side_outputs)
         self._operator = process.ProcessOperator(config)
-        self._state = process.restore_state(json.loads(written), self._operator.declared)
+        self._state = process.ProcessState(before.watermark_ms, before.clock_ms, before.backlog)
+        decode_keys(written, self._state, self._operator.declared)
 
     def snapshot(self) -> dict[str, Any]:
-        """The state as it is written, to inspect and to compare."""
-        return process.snapshot_state(self._state, self._operator.declared)
+        """The state as JSON-able data, to inspect and to compare."""
+        state = self._state
+        return {
+            "watermark_ms": state.watermark_ms,
+            "clock_ms": state.clock_ms,
+            "backlog": state.backlog,
+            "keys": [encode_key(key, state) for key in keys_of(state)],
+        }
 
     def _keep(self, seen: process.ProcessEmissions) -> process.ProcessEmissions:
         self.results += seen.results

@@ -2,8 +2,8 @@
 
 Configuration (`WindowConfig`: assigner, trigger, evictor, function), logic (`WindowOperator`) and state
 (`WindowState`) are three types. The operator is pure: it gets records, watermarks and processing time, and
-returns outputs. `snapshot` and `restore` keep the state over a restart. `keyed` and `columnar` are the
-operators of live queries. See docs/windows.md.
+returns outputs. `codec` writes and reads the state. `keyed` and `columnar` are the operators of live queries.
+See docs/windows.md.
 
 Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 
@@ -25,7 +25,6 @@ from flowcore.windows.assigners import (
     TumblingWindows,
     WindowAssigner,
 )
-from flowcore.windows.codec import restore, snapshot
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
 from flowcore.windows.functions import (
@@ -67,6 +66,4 @@ __all__ = [
     "WindowReduce",
     "WindowResult",
     "WindowState",
-    "restore",
-    "snapshot",
 ]

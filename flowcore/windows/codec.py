@@ -1,87 +1,24 @@
-"""Snapshots of the state of windows, as JSON-able data with a version.
+"""The state of windows as bytes, key by key.
 
-Each key is written separately (`encode_window_key`), so that a runtime can write only the keys that changed.
-Timer queues are not written, since they follow from the rest.
+A piece of state has a version byte and JSON: keys with their windows, and keys that are gone. Timer queues
+are not written, since they follow from the rest.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from flowcore.errors import StateError
 from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.versions import strip_version
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import StoredRecord
-from flowcore.windows.panes import replace_key
+from flowcore.windows.panes import delete_key, replace_key
 from flowcore.windows.state import KeyState, Lifetime, Pane, WindowState
 from flowcore.windows.window import TimeWindow
 
-__all__ = [
-    "WINDOW_STATE_VERSION",
-    "check_window_version",
-    "decode_window_key",
-    "encode_window_key",
-    "restore",
-    "snapshot",
-    "window_state_layout",
-]
+__all__ = ["decode_windows", "encode_window_key", "encode_windows", "window_state_layout"]
 
-WINDOW_STATE_VERSION = 1
-
-
-def snapshot(state: WindowState, config: WindowConfig) -> dict[str, Any]:
-    """Write the state.
-
-    Raises:
-        StateError: A user's value is not plain data.
-    """
-    return {
-        "version": WINDOW_STATE_VERSION,
-        "form": window_state_layout(config),
-        "watermark_ms": state.watermark_ms,
-        "clock_ms": state.clock_ms,
-        "dropped_records": state.dropped_records,
-        "backlog": state.backlog,
-        "keys": [encode_window_key(key, key_state) for key, key_state in state.keys.items()],
-    }
-
-
-def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
-    """Read a state that `snapshot` wrote.
-
-    Raises:
-        StateError: It has another version or another layout.
-    """
-    check_window_version(written.get("version"))
-    if written.get("form") != window_state_layout(config):
-        msg = (
-            f"state of windows that keep {written.get('form')!r}, these keep "
-            f"{window_state_layout(config)!r}: it cannot be restored; "
-            "change windows and function back, or start a new checkpoint"
-        )
-        raise StateError(msg)
-    state = WindowState(
-        written["watermark_ms"],
-        written["clock_ms"],
-        written["dropped_records"],
-        written.get("backlog", False),
-    )
-    for entry in written["keys"]:
-        decode_window_key(entry, state, config)
-    return state
-
-
-def check_window_version(version: object) -> None:
-    """Check the version of written state.
-
-    Raises:
-        StateError: This flowcore reads another version.
-    """
-    if version != WINDOW_STATE_VERSION:
-        msg = (
-            f"windows' state of version {version!r}, this flowcore reads {WINDOW_STATE_VERSION}: it would be "
-            "read wrongly; use the flowcore that wrote it, or start a new checkpoint"
-        )
-        raise StateError(msg)
+_VERSION = 1
 
 
 def window_state_layout(config: WindowConfig) -> str:
@@ -91,12 +28,34 @@ def window_state_layout(config: WindowConfig) -> str:
     return f"{config.time}-time {merging} of {config.content_logic.layout}{ttl}"
 
 
-def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
-    """Write one key and all its windows.
+def encode_windows(keys: Collection[Any], state: WindowState) -> bytes:
+    """Write some keys; those that the state does not have are gone.
 
     Raises:
         StateError: A user's value is not plain data.
     """
+    written = {
+        "keys": [encode_window_key(key, state.keys[key]) for key in keys if key in state.keys],
+        "gone": [to_plain(key) for key in keys if key not in state.keys],
+    }
+    return bytes([_VERSION]) + json.dumps(written).encode()
+
+
+def decode_windows(piece: bytes, state: WindowState, config: WindowConfig) -> None:
+    """Read keys into a state, with their timers; they replace those that are there.
+
+    Raises:
+        StateError: Another version wrote them.
+    """
+    written = json.loads(strip_version("windows' state", piece, _VERSION))
+    for entry in written["keys"]:
+        replace_key(state, from_plain(entry["key"]), _decode_key(entry), config)
+    for key in written["gone"]:
+        delete_key(state, from_plain(key), config)
+
+
+def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
+    """One key and all its windows as JSON-able data."""
     windows = []
     for window, state_window in key_state.windows.items():
         pane = key_state.panes[state_window]
@@ -121,8 +80,7 @@ def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
     }
 
 
-def decode_window_key(written: Mapping[str, Any], state: WindowState, config: WindowConfig) -> None:
-    """Read one key into a state, with its timers; it replaces the key that is there."""
+def _decode_key(written: Mapping[str, Any]) -> KeyState:
     key_state = KeyState(written["arrivals"], own=from_plain(written["own"]))
     for entry in written["windows"]:
         state_window = TimeWindow(*entry["state_window"])
@@ -139,4 +97,4 @@ def decode_window_key(written: Mapping[str, Any], state: WindowState, config: Wi
             own=from_plain(entry["own"]),
             life=Lifetime(*entry["life"]) if "life" in entry else None,
         )
-    replace_key(state, from_plain(written["key"]), key_state, config)
+    return key_state

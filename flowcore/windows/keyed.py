@@ -7,8 +7,7 @@ delta holds the keys that changed, as JSON after a version byte.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,19 +19,12 @@ from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import key_by_name, to_key_values, to_python_values
 from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
-from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.timers import TimerQueue
 from flowcore.keyed.user_code import build_columns, to_function_error, wrap_errors
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
-from flowcore.windows.codec import (
-    WINDOW_STATE_VERSION,
-    check_window_version,
-    decode_window_key,
-    encode_window_key,
-    window_state_layout,
-)
+from flowcore.windows.codec import decode_windows, encode_windows, window_state_layout
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
-from flowcore.windows.panes import OpenPane, delete_key
+from flowcore.windows.panes import OpenPane
 from flowcore.windows.state import WindowTimer
 from flowcore.windows.window import TimeWindow, saturated
 
@@ -150,38 +142,23 @@ class _Group(KeyGroup):
         return {"watermark_ms": state.watermark_ms, "clock_ms": state.clock_ms, "backlog": state.backlog}
 
     def delta(self) -> bytes | None:
-        changed = list(self._changed)
+        written = encode_windows(self._changed, self._state) if self._changed else None
         self._changed.clear()
-        return self._encode(changed) if changed else None
+        return written
 
     def snapshot(self) -> Iterator[bytes]:
         self._changed.clear()
         keys = list(self._state.keys)
         for start in range(0, len(keys), _KEYS_PER_PIECE):
-            yield self._encode(keys[start : start + _KEYS_PER_PIECE])
+            yield encode_windows(keys[start : start + _KEYS_PER_PIECE], self._state)
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
-            check_window_version(piece[0] if piece else None)
-            written = json.loads(piece[1:])
-            for entry in written["keys"]:
-                decode_window_key(entry, self._state, self._context.config)
-            for key in written["gone"]:
-                delete_key(self._state, from_plain(key), self._context.config)
+            decode_windows(piece, self._state, self._context.config)
         self._changed.clear()
-
-    def _encode(self, keys: Iterable[Any]) -> bytes:
-        states = self._state.keys
-        entries, gone = [], []
-        for key in keys:
-            if key in states:
-                entries.append(encode_window_key(key, states[key]))
-            else:
-                gone.append(to_plain(key))
-        return bytes([WINDOW_STATE_VERSION]) + json.dumps({"keys": entries, "gone": gone}).encode()
 
     def _records(self, rows: pa.RecordBatch) -> list[KeyedRecord]:
         context = self._context

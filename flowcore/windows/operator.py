@@ -57,9 +57,6 @@ class WindowOperator:
         handler = self._trigger.on_event_time
         return self._run_timers(state, state.event_timers, watermark_ms, handler, lambda p: p.event_timers)
 
-    def end_of_input(self, state: WindowState) -> Emissions:
-        return self.advance_watermark(state, MAX_TIMESTAMP_MS)
-
     def advance_clock(self, state: WindowState, clock_ms: int) -> Emissions:
         """Advance processing time.
 

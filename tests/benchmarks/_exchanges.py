@@ -35,12 +35,12 @@ from flowcore.keyed.packed import Packed, PackedKind
 from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks import bounded_out_of_orderness
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig

@@ -17,9 +17,9 @@ from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULT
 from flowcore.keyed.packed import Packed, sort_packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.testing.transcripts.elements import parse_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.watermarks.progress import WatermarkSource

@@ -24,10 +24,10 @@ from flowcore.keyed.operator import CONTROL, StepOutputs
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.testing.record_buffer import RecordBuffer
 from flowcore.watermarks.progress import WatermarkSource
 

@@ -21,9 +21,9 @@ from flowcore.keyed.packed import Packed
 from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
 
 ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])

@@ -6,7 +6,7 @@ from flowcore.flush import BufferOutput
 from flowcore.flush.operator import FlushBuffers
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
+from flowcore.testing.memory_store import MemoryStore
 from tests.unit.keyed.test_runtime import ROWS, rows
 
 BUDGET, GROUPS, STEPS, RECORDS = 100_000, 4, 6, 2_000

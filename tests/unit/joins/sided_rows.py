@@ -15,7 +15,7 @@ from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 

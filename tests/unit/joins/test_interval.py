@@ -21,9 +21,9 @@ from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULT
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.merge import delay_watermark
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy

@@ -20,9 +20,9 @@ from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
 from tests.unit.joins.sided_rows import ROWS, Row, batch_of, found_in, left, right
 from tests.unit.keyed.stored_group import StoredGroup

@@ -14,9 +14,9 @@ from flowcore.keyed.operator import ATTRIBUTES, KeyGroup
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.testing.memory_store import MemoryStore
 from tests.unit.keyed.test_runtime import ROWS, rows, runtime_of
 
 

@@ -18,10 +18,10 @@ from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime, StepResult
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.harness import ProcessHarness
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import (

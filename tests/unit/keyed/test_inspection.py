@@ -22,8 +22,8 @@ from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.sorting.keyed import Sorting
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
 from tests.unit.keyed.test_runtime import ROWS, by_column, by_record, rows, runtime_of, windows
 

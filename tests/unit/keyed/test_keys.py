@@ -16,9 +16,9 @@ from flowcore.keyed.key_index import factorize_keys, to_python_keys
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import SessionWindows, TumblingWindows, WindowAggregate, WindowConfig

@@ -33,10 +33,10 @@ from flowcore.keyed.packed import Packed
 from flowcore.keyed.regrouping import ContentDigest, RegroupedState, StoredGroup, regroup_state
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.sorting.keyed import Sorting
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.merge import MergedWatermark
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.windows import GlobalWindows, SessionWindows, SlidingWindows

@@ -18,8 +18,8 @@ from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.packed import Packed, PackedKind, sort_packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.serializers.events import LatencyMarkerEventSerializer
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import SlidingWindows, TumblingWindows, WindowAggregate, WindowConfig

@@ -15,7 +15,7 @@ from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.runtime import StepResult
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.windows import (
     CountEvictor,
     SessionWindows,

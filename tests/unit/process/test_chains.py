@@ -18,13 +18,13 @@ from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Chain
 from flowcore.planner.plan import Plan
 from flowcore.planner.views.details import collect_details
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
+from flowcore.testing.memory_store import MemoryStore
 from tests.unit.keyed.test_dead_letters import ROWS as INPUT
 from tests.unit.keyed.test_dead_letters import Row, dead_letters, packed, processes, row, runtime
 

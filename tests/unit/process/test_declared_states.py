@@ -10,9 +10,10 @@ import pytest
 
 from flowcore.errors import SchemaError, StateError
 from flowcore.process import KeyedProcessFunction
-from flowcore.process.codec import require_layouts, restore_state
+from flowcore.process.codec import decode_keys, encode_keys, keys_of, require_layouts
 from flowcore.process.function import Outputs, ProcessContext, RecordMapping
 from flowcore.process.opening import OpenContext
+from flowcore.process.state import ProcessState
 from flowcore.testing.harness import ProcessHarness
 from tests.unit.process.test_process import SECOND, Scripted, _do
 
@@ -103,14 +104,16 @@ def test_value_of_another_type_is_refused(text: str, value: Any) -> None:
 
 def test_restore_refuses_another_version_and_other_states() -> None:
     harness = ProcessHarness(Scripted())
-    written, declared = harness.snapshot(), harness._operator.declared
+    declared = harness._operator.declared
+    written = encode_keys([], harness._state)
+    layouts = {name: each.layout for name, each in declared.items()}
 
     with pytest.raises(StateError, match="state of version 2, this flowcore reads 1"):
-        restore_state({**written, "version": 2}, declared)
+        decode_keys(b"\2" + written[1:], ProcessState(), declared)
     with pytest.raises(
         StateError, match=r"'value' was written as 'value INT', .* declares 'value INT with ttl'"
     ):
-        restore_state(written, ProcessHarness(Scripted(ttl=SECOND))._operator.declared)
+        require_layouts(layouts, ProcessHarness(Scripted(ttl=SECOND))._operator.declared)
     with pytest.raises(
         StateError, match="'gone' was written as 'value INT', and the function declares 'nothing'"
     ):
@@ -120,8 +123,9 @@ def test_restore_refuses_another_version_and_other_states() -> None:
 def test_restore_takes_a_function_that_keeps_more() -> None:
     harness = ProcessHarness(Scripted())
     _do(harness, "a", lambda f, _: f.value.set(3))
-    written = harness.snapshot()
-    del written["states"]["map"]
-    state = restore_state(written, harness._operator.declared)
+    written = encode_keys(keys_of(harness._state), harness._state)
+    declared, state = harness._operator.declared, ProcessState()
+    require_layouts({"value": declared["value"].layout}, declared)
+    decode_keys(written, state, declared)
 
     assert state.cells["a"]["value"][None].value == 3

@@ -19,10 +19,10 @@ from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime, StepResult
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.harness import ProcessHarness
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from tests.unit.process.test_oracle import Everything

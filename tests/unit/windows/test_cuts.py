@@ -7,7 +7,6 @@ none of flowcore's modules: it groups all records at once.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -32,9 +31,8 @@ from flowcore.windows import (
     WindowOperator,
     WindowProcess,
     WindowState,
-    restore,
-    snapshot,
 )
+from flowcore.windows.codec import decode_windows, encode_windows
 
 Row = tuple[str, int, int]
 """Key, value, timestamp."""
@@ -64,8 +62,9 @@ class KeyGroup:
                 yield result.key, tuple(sorted(result.value)), result.window.start_ms, result.window.end_ms
 
     def restart(self) -> None:
-        written = json.loads(json.dumps(snapshot(self.state, self.config)))
-        self.state = restore(written, self.config)
+        written, before = encode_windows(self.state.keys, self.state), self.state
+        self.state = WindowState(before.watermark_ms)
+        decode_windows(written, self.state, self.config)
 
 
 def _watermarks(rows: Sequence[Row]) -> PartitionWatermark:

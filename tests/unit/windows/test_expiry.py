@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flowcore.errors import InvalidWindowError
 from flowcore.keyed.state_cache import StateCache
-from flowcore.keyed.store import MemoryStore
 from flowcore.testing.harness import WindowHarness
+from flowcore.testing.memory_store import MemoryStore
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     EndOfStreamWindows,

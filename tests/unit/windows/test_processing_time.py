@@ -13,9 +13,8 @@ from flowcore.windows import (
     WindowConfig,
     WindowOperator,
     WindowState,
-    restore,
-    snapshot,
 )
+from flowcore.windows.codec import decode_windows, encode_windows
 from flowcore.windows.panes import copy_key
 
 SECONDS = WindowConfig(assigner=TumblingWindows(1_000), function=WindowAggregate(Sum()), time="processing")
@@ -30,7 +29,8 @@ def test_closed_window_does_not_fire_again_when_the_clock_goes_back(restarts: bo
     operator.process(state, [KeyedRecord("a", 1, None)])
     (first,) = operator.advance_clock(state, 1_000).results
     if restarts:
-        state = restore(snapshot(state, SECONDS), SECONDS)
+        written, state = encode_windows(state.keys, state), WindowState(clock_ms=state.clock_ms)
+        decode_windows(written, state, SECONDS)
 
     assert not operator.advance_clock(state, 400).results
     operator.process(state, [KeyedRecord("a", 2, None)])
