@@ -29,7 +29,7 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import concat_batches, take_rows, timestamps_of
 from flowcore.keyed.key_index import Ints, factorize_keys, to_python_keys
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 
 __all__ = ["Deduplication", "DeduplicationGroup"]
@@ -41,8 +41,8 @@ _TIME, _ARRIVAL = "time_ms", "arrival_ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deduplication:
-    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`.
+class Deduplication(KeyGroupOperator):
+    """Configuration.
 
     Attributes:
         keys: The key's columns. Null equals null.

@@ -22,7 +22,7 @@ _SIZE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BufferedOperator:
+class BufferedOperator(KeyGroupOperator):
     """Configuration of an operator with a buffer downstream.
 
     Attributes:
@@ -46,6 +46,9 @@ class BufferedOperator:
 
     def open(self) -> _Group:
         return _Group(self.operator.open(), self.buffer.open())
+
+    def close(self) -> None:
+        self.operator.close()
 
 
 class _Group(KeyGroup):

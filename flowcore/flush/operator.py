@@ -19,7 +19,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, RecordAttributes,
 from flowcore.flush.buffer import BufferState, Control
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.latest import LatestRecords
-from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, KeyGroup, StepOutputs
+from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.versions import require_version
 
@@ -30,8 +30,8 @@ _ROWS_PER_BATCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlushBuffers:
-    """Configuration of a buffer, as a `flowcore.keyed.operator.KeyGroupOperator`.
+class FlushBuffers(KeyGroupOperator):
+    """Configuration of a buffer.
 
     Attributes:
         config: When it is flushed; its entries are those of one key group.

@@ -35,7 +35,7 @@ __all__ = ["AsOfJoin", "AsOfJoinGroup"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfJoin(JoinConfig):
-    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`; ``how`` is ``"inner"`` or ``"left"``.
+    """Configuration; ``how`` is ``"inner"`` or ``"left"``.
 
     Attributes:
         tolerance_ms: How much earlier than the left row a right row is at most, 0 or more; None for any time.

@@ -22,7 +22,7 @@ from flowcore.joins.side_rows import SideRows
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows, timestamps_of
 from flowcore.keyed.key_index import Ints, KeyIndex, factorize_keys, to_python_keys
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 
 __all__ = ["LEFT", "RIGHT", "JoinConfig", "JoinGroup", "shift_times"]
@@ -36,8 +36,8 @@ _FEW_KEYS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinConfig:
-    """Configuration of a join, a base class of `flowcore.keyed.operator.KeyGroupOperator`.
+class JoinConfig(KeyGroupOperator):
+    """Configuration of a join; a base class.
 
     Attributes:
         keys: The key's columns, of rows of both sides and of the output. At least one.
@@ -136,8 +136,8 @@ class JoinGroup(KeyGroup, Generic[Config]):
         times_ms = self._times_of(rows)
         late = times_ms <= self._watermark_ms
         if late.any():
-            self._reject(rows, late & ~is_right, LATE_LEFT, self._config.late_left, out)
-            self._reject(rows, late & is_right, LATE_RIGHT, self._config.late_right, out)
+            out.reject(LATE_LEFT, rows, late & ~is_right, self._config.late_left)
+            out.reject(LATE_RIGHT, rows, late & is_right, self._config.late_right)
             rows, is_right, times_ms = rows.filter(pa.array(~late)), is_right[~late], times_ms[~late]
         has_key = np.ones(rows.num_rows, np.bool_)
         for name in self._config.keys:
@@ -230,22 +230,6 @@ class JoinGroup(KeyGroup, Generic[Config]):
         """The columns of emitted rows after those of both sides."""
         changes = [pa.array(np.full(len(times_ms), deleted))] if self._config.retracts else []
         return [self._timestamps(times_ms), *changes]
-
-    def _reject(
-        self,
-        rows: pa.RecordBatch,
-        late: npt.NDArray[np.bool_],
-        output: str,
-        columns: tuple[str, ...] | None,
-        out: StepOutputs,
-    ) -> None:
-        """Count late rows of one side, and emit them if that is declared."""
-        if columns is None:
-            out.count("dropped_records", int(late.sum()))
-            return
-        out.count("late_records", int(late.sum()))
-        if columns:
-            out.rows(output, rows.filter(pa.array(late)).select(list(columns)))
 
     def _remove_ended(self) -> None:
         removed = [side.remove_ended() for side in self._sides]

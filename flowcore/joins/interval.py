@@ -42,7 +42,7 @@ __all__ = ["IntervalJoin", "IntervalJoinGroup"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalJoin(JoinConfig):
-    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`.
+    """Configuration.
 
     Attributes:
         time: ``"event"``: the timestamps of rows, and watermarks; ``"processing"``: processing time. Then

@@ -42,7 +42,7 @@ __all__ = ["LatestJoin", "LatestJoinGroup"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestJoin(JoinConfig):
-    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`; ``how`` is ``"inner"`` or ``"left"``.
+    """Configuration; ``how`` is ``"inner"`` or ``"left"``.
 
     Attributes:
         load: When the right side is loaded: the watermark of this time; ``"caught-up"`` for the time at which

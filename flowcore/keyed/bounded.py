@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
-from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 
 __all__ = ["run_on_bounded"]
 
@@ -38,5 +38,4 @@ def run_on_bounded(
             group.finish(out, idle=False)
             yield from out.batches
     finally:
-        if isinstance(operator, Closing):
-            operator.close()
+        operator.close()

@@ -21,21 +21,25 @@ def take_rows(columns: Sequence[pa.Array[Any]], rows: Ints) -> KeyColumns:
     return [column.take(rows) for column in columns]
 
 
-def timestamps_of(rows: pa.RecordBatch, column: str, keys: Sequence[str], unknown: str) -> Ints:
+def timestamps_of(
+    rows: pa.RecordBatch, column: str, shown: Sequence[str], unknown: str, instead: str = ""
+) -> Ints:
     """The timestamps of rows: a column of 64-bit integers.
 
     Args:
+        shown: The columns of a row that the error shows.
         unknown: What is not known of a row without timestamp.
+        instead: What to do where not all rows can have one.
 
     Raises:
         NoTimestampError: A row has none.
     """
     times = rows.column(column)
     if times.null_count:
-        key = rows.filter(times.is_null()).slice(0, 1).select(list(keys)).to_pylist()[0]
+        (row,) = rows.filter(times.is_null()).slice(0, 1).select(list(shown)).to_pylist()
         msg = (
-            f"the record of key {key!r} has no timestamp: {unknown}; set event_time on its source so that it "
-            "always has one"
+            f"the record with {row!r} has no timestamp: {unknown}; set event_time on its source so that it "
+            f"always has one{instead}"
         )
         raise NoTimestampError(msg)
     times_ms: Ints = times.to_numpy()

@@ -122,7 +122,7 @@ class StepControl:
 def encode_control(
     newest_ms: Mapping[Channel, int | None],
     elements: Iterable[ControlElement],
-    flushed: Iterable[str] = (),
+    flushed: Iterable[str],
 ) -> bytes:
     """The control row of a task.
 

@@ -86,11 +86,9 @@ def to_python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
 
 def to_key_columns(keys: Sequence[Any], types: Sequence[pa.DataType]) -> list[pa.Array[Any]]:
     """The columns of keys as `to_python_keys` gives them."""
-    values = [(key,) for key in keys] if len(types) == 1 else keys
-    return [
-        pa.array([_to_arrow(value[place], kind) for value in values], kind)
-        for place, kind in enumerate(types)
-    ]
+    if len(types) == 1:
+        return [pa.array(keys, types[0])]
+    return [pa.array([key[place] for key in keys], kind) for place, kind in enumerate(types)]
 
 
 def key_by_name(names: Sequence[str], key: Any) -> dict[str, Any]:
@@ -154,14 +152,6 @@ def to_key_values(column: pa.Array[Any]) -> list[Any]:
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return [NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
     return values
-
-
-def _to_arrow(value: Any, kind: pa.DataType) -> Any:
-    """A value of a key, where a struct is a tuple."""
-    if value is None or not isinstance(kind, pa.StructType):
-        return value
-    fields = [kind.field(number) for number in range(kind.num_fields)]
-    return {each.name: _to_arrow(part, each.type) for each, part in zip(fields, value, strict=True)}
 
 
 def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:

@@ -9,10 +9,12 @@ and all that followed it, must change nothing.
 Times are integer milliseconds since the epoch, UTC.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement, WatermarkStatus
@@ -25,8 +27,6 @@ __all__ = [
     "CONTROL",
     "CONTROL_ROWS",
     "FLUSH_EVENT",
-    "Closing",
-    "DelaysWatermark",
     "KeyGroup",
     "KeyGroupOperator",
     "StepOutputs",
@@ -88,6 +88,14 @@ class StepOutputs:
         """Increase a counter."""
         if times:
             self.counters[name] = self.counters.get(name, 0) + times
+
+    def reject(
+        self, output: str, rows: pa.RecordBatch, late: npt.NDArray[np.bool_], columns: Sequence[str] | None
+    ) -> None:
+        """Count the late ones among rows, and emit these columns of them; None drops them."""
+        self.count("dropped_records" if columns is None else "late_records", int(late.sum()))
+        if columns:
+            self.rows(output, rows.filter(pa.array(late)).select(list(columns)))
 
     def _control(self, element: bytes, output: str = CONTROL) -> None:
         content = pa.array([element], pa.binary())
@@ -163,44 +171,37 @@ class KeyGroup:
         raise NotImplementedError
 
 
-class KeyGroupOperator(Protocol):
-    """Configuration of an operator.
+class KeyGroupOperator:
+    """Configuration of an operator; a base class.
 
     Attributes:
         layout: Describes the state; state with a different layout cannot be restored.
         memory_factor: How many bytes decoded state takes in memory for a byte in the store, about.
+        watermark_delay_ms: How much older than the watermark that arrives its records are at most; the
+            emitted watermark is as much behind.
     """
 
-    @property
-    def memory_factor(self) -> int: ...
+    __slots__ = ()
 
     @property
-    def layout(self) -> str: ...
+    def memory_factor(self) -> int:
+        raise NotImplementedError
 
     @property
-    def outputs(self) -> Mapping[str, pa.Schema]: ...
+    def layout(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        raise NotImplementedError
+
+    @property
+    def watermark_delay_ms(self) -> int:
+        return 0
 
     def open(self) -> KeyGroup:
         """A key group without state."""
-        ...
-
-
-@runtime_checkable
-class DelaysWatermark(Protocol):
-    """An operator that emits records which may be older than the watermark that arrives.
-
-    Attributes:
-        watermark_delay_ms: How much older they are at most. The emitted watermark is as much behind.
-    """
-
-    @property
-    def watermark_delay_ms(self) -> int: ...
-
-
-@runtime_checkable
-class Closing(Protocol):
-    """An operator that opens resources of a worker, for all groups."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """The worker ends, or its task in a bounded stage."""
-        ...
+        """Close the resources of a worker: it ends, or its task in a bounded stage."""

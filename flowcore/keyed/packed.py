@@ -59,9 +59,6 @@ _ORDER: Mapping[int, int] = {
 }  # fmt: skip
 
 
-_NONE: Mapping[Channel, int | None] = {}
-
-
 class Packed(NamedTuple):
     """A packed row without its key group."""
 
@@ -102,12 +99,12 @@ class Packed(NamedTuple):
     def of_control(
         cls,
         channel: Channel,
-        newest_ms: Mapping[Channel, int | None] = _NONE,
+        newest_ms: Mapping[Channel, int | None] | None = None,
         elements: Iterable[ControlElement] = (),
         flushed: Iterable[str] = (),
     ) -> Packed:
         """Pack a control row, with the arguments of `encode_control`."""
-        content = encode_control(newest_ms, elements, flushed)
+        content = encode_control(newest_ms or {}, elements, flushed)
         return cls(PackedKind.CONTROL, channel.encode(), 0, content)
 
     @classmethod

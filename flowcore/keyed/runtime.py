@@ -28,7 +28,7 @@ from flowcore.failpoints import failpoint
 from flowcore.keyed.columns import complete_batch, concat_batches
 from flowcore.keyed.control import QUERY, Place, StepControl, decode_control
 from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
-from flowcore.keyed.operator import Closing, DelaysWatermark, KeyGroup, KeyGroupOperator, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import OperatorStore
@@ -131,8 +131,7 @@ class Runtime:
 
     def close(self) -> None:
         """Close the operator's resources; the next step opens them again."""
-        if isinstance(self.operator, Closing):
-            self.operator.close()
+        self.operator.close()
 
     def _manifest(self, store: OperatorStore) -> StateManifest:
         written = store.manifest()
@@ -227,7 +226,6 @@ class Runtime:
 
     def _advance(self, state: KeyGroup, changes: Emitted, out: StepOutputs) -> None:
         """Advance event time; a watermark is emitted after the rows that it releases."""
-        delay_ms = self.operator.watermark_delay_ms if isinstance(self.operator, DelaysWatermark) else 0
         for change in changes:
             element = change
             match change:
@@ -235,7 +233,7 @@ class Runtime:
                     state.status(change, out)
                 case Watermark(timestamp_ms):
                     state.advance_watermark(timestamp_ms, out)
-                    element = Watermark(delay_watermark(timestamp_ms, delay_ms))
+                    element = Watermark(delay_watermark(timestamp_ms, self.operator.watermark_delay_ms))
                     if element.timestamp_ms == MIN_TIMESTAMP_MS:
                         continue
             # An idle channel that has a buffer must hold the watermark before it is flushed.

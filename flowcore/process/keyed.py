@@ -18,7 +18,7 @@ import pyarrow as pa
 from flowcore.elements import RecordAttributes
 from flowcore.keyed.dead_letters import DEAD_LETTERS, Failure
 from flowcore.keyed.key_index import key_by_name, to_python_keys, to_python_values
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.plain import to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
 from flowcore.process.codec import decode_keys, encode_keys, keys_of, require_layouts
@@ -36,8 +36,8 @@ _KEYS_PER_PIECE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyedProcesses(ProcessOutputs):
-    """Configuration of a keyed process function, as a `flowcore.keyed.operator.KeyGroupOperator`.
+class KeyedProcesses(ProcessOutputs, KeyGroupOperator):
+    """Configuration of a keyed process function.
 
     Attributes:
         function: The user's function; all groups of a worker share it.

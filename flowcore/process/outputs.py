@@ -17,6 +17,7 @@ import pyarrow as pa
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
+from flowcore.keyed.key_index import to_key_columns
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import ORDINAL, RESULTS, TIMESTAMP
 from flowcore.keyed.user_code import build_columns
@@ -168,10 +169,10 @@ class RowBuilder:
         if results:
             origin = self._origin_columns(results, timer, rows)
             if self._config.downstream is None:
-                columns, fields = self._columns(results, self._config.results), self._config.key_fields
-                keys = [each.key if len(fields) > 1 else (each.key,) for each in results]
-                columns += [pa.array([key[n] for key in keys], each.type) for n, each in enumerate(fields)]
-                out.rows(RESULTS, pa.record_batch([*columns, *origin], schema=self._outputs[RESULTS]))
+                types = [each.type for each in self._config.key_fields]
+                keys = to_key_columns([each.key for each in results], types)
+                columns = [*self._columns(results, self._config.results), *keys, *origin]
+                out.rows(RESULTS, pa.record_batch(columns, schema=self._outputs[RESULTS]))
             else:
                 values = [each.value for each in results]
                 self._run_downstream(values, origin, [each.origin for each in results], rows, out)

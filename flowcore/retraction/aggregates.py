@@ -20,7 +20,7 @@ import pyarrow as pa
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import DELETED, RESULTS
 from flowcore.ranking.kept_rows import KeptRows
 from flowcore.retraction.totals import Argument, Total
@@ -35,8 +35,8 @@ _KEYS_PER_PIECE = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetractingAggregates:
-    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`.
+class RetractingAggregates(KeyGroupOperator):
+    """Configuration.
 
     Attributes:
         keys: The columns of a group. Null equals null.

@@ -25,7 +25,7 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import concat_batches, timestamps_of
 from flowcore.keyed.key_index import Ints, factorize_keys
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, RESULTS
 
 __all__ = ["Sorting", "SortingGroup"]
@@ -37,8 +37,8 @@ _ROWS_PER_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sorting:
-    """Configuration, as a `flowcore.keyed.operator.KeyGroupOperator`.
+class Sorting(KeyGroupOperator):
+    """Configuration.
 
     Attributes:
         keys: The key's columns. At least one.
@@ -98,9 +98,7 @@ class SortingGroup(KeyGroup):
         times_ms = timestamps_of(rows, config.timestamp, config.keys, unknown)
         late = times_ms <= self._watermark_ms
         if late.any():
-            if config.late:
-                out.rows(LATE, rows.filter(pa.array(late)).select(list(config.late)))
-            out.count("dropped_records" if config.late is None else "late_records", int(late.sum()))
+            out.reject(LATE, rows, late, config.late)
             rows, times_ms = rows.filter(pa.array(~late)), times_ms[~late]
         if rows.num_rows:
             ids = np.arange(self._next_id, self._next_id + rows.num_rows)

@@ -4,9 +4,11 @@ A content is either one accumulator, if the function folds records as they arriv
 and evictor alone decide which. Contents are plain state; this module has the logic.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
@@ -42,7 +44,7 @@ class Buffering:
         content.append(record)
 
     def merge(self, parts: Iterable[Content], /) -> Content:
-        return sorted((record for part in parts for record in part), key=lambda record: record.arrival)
+        return _in_order(parts)
 
     def inputs(self, content: Content, /) -> list[Any]:
         """Return the values, folded if the function folds."""
@@ -76,16 +78,15 @@ class Accumulating:
         content[:] = [StoredRecord(first.arrival, None, value)]
 
     def merge(self, parts: Iterable[Content], /) -> Content:
-        ordered: Sequence[StoredRecord] = sorted(
-            (record for part in parts for record in part), key=lambda record: record.arrival
-        )
+        ordered = _in_order(parts)
         if not ordered:
             return []
-        match self.function:
-            case WindowReduce(function=function):
-                value = reduce(function, (record.value for record in ordered))
-            case WindowAggregate(function=function):
-                value = reduce(function.merge, (record.value for record in ordered))
+        merge = (
+            self.function.function
+            if isinstance(self.function, WindowReduce)
+            else self.function.function.merge
+        )
+        value = reduce(merge, (record.value for record in ordered))
         return [StoredRecord(ordered[0].arrival, None, value)]
 
     def inputs(self, content: Content, /) -> list[Any]:
@@ -98,3 +99,7 @@ class Accumulating:
 
 ContentLogic = Buffering | Accumulating
 """Adds records to contents, merges contents of windows that became one, and reads the function's input."""
+
+
+def _in_order(parts: Iterable[Content]) -> Content:
+    return sorted(chain.from_iterable(parts), key=attrgetter("arrival"))

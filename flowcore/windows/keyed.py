@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from flowcore.elements import RecordAttributes
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
-from flowcore.keyed.key_index import key_by_name, to_key_values, to_python_values
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.key_index import key_by_name, to_key_columns, to_key_values, to_python_values
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.keyed.timers import TimerQueue
 from flowcore.keyed.user_code import build_columns, to_function_error, wrap_errors
@@ -39,7 +39,7 @@ def _unchanged(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordWindows:
+class RecordWindows(KeyGroupOperator):
     """Configuration of windows that process single records.
 
     Attributes:
@@ -220,11 +220,8 @@ class _Group(KeyGroup):
             out.rows(RESULTS, self._result_batch(results))
 
     def _result_batch(self, results: Sequence[WindowResult]) -> pa.RecordBatch:
-        composite = len(self._context.keys) > 1
-        keys = [
-            pa.array([result.key[place] if composite else result.key for result in results], field.type)
-            for place, field in enumerate(list(self._schema)[: len(self._context.keys)])
-        ]
+        types = self._schema.types
+        keys = to_key_columns([result.key for result in results], types[: len(self._context.keys)])
         columns: list[Sequence[Any]] = [
             [result.window_start_ms for result in results],
             [result.window_end_ms for result in results],
@@ -235,8 +232,7 @@ class _Group(KeyGroup):
         ]
         records = [self._context.record_of(result.value) for result in results]
         own = build_columns(records, self._context.results, self._context.name)
-        fields = list(self._schema)[len(keys) + len(own) :]
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
+        arrays = [pa.array(*each) for each in zip(columns, types[len(keys) + len(own) :], strict=True)]
         return pa.record_batch([*keys, *own, *arrays], schema=self._schema)
 
 

@@ -9,10 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.errors import NoTimestampError
-from flowcore.keyed.columns import KeyColumns
+from flowcore.keyed.columns import KeyColumns, timestamps_of
 from flowcore.keyed.key_index import Ints
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.columnar.accumulators import AccumulatorColumns, ColumnarAggregates
@@ -26,7 +25,7 @@ _ROWS_PER_BATCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnarConfig:
+class ColumnarConfig(KeyGroupOperator):
     """Configuration of columnar windows.
 
     Attributes:
@@ -134,30 +133,12 @@ class ColumnarGroup(KeyGroup):
         return self._watermark_ms - self._context.config.allowed_lateness_ms
 
     def _times_of(self, rows: pa.RecordBatch) -> Ints:
-        """Return the records' timestamps.
-
-        Raises:
-            NoTimestampError: A record has none.
-        """
-        times = rows.column(self._context.timestamp)
-        if times.null_count:
-            first = int(np.argmin(times.is_valid().to_numpy(zero_copy_only=False)))
-            msg = (
-                f"the record {rows.slice(first, 1).to_pylist()[0]!r} has no timestamp: it belongs to no "
-                "window of event time; set event_time on its source so that it always has one, or use "
-                "windows of processing time"
-            )
-            raise NoTimestampError(msg)
-        times_ms: Ints = times.to_numpy()
-        return times_ms
+        unknown, instead = "it belongs to no window of event time", ", or use windows of processing time"
+        return timestamps_of(rows, self._context.timestamp, rows.schema.names, unknown, instead)
 
     def _writer(self, out: StepOutputs) -> ResultWriter:
         return ResultWriter(self._schema, self._aggregates, out)
 
     def _reject(self, rows: pa.RecordBatch, late: npt.NDArray[np.bool_], out: StepOutputs) -> None:
         """Emit or count the late ones among records that are in no window."""
-        if self._context.config.late == "drop":
-            out.count("dropped_records", int(late.sum()))
-            return
-        out.count("late_records", int(late.sum()))
-        out.rows(LATE, rows.filter(pa.array(late)).select(list(self._context.late)))
+        out.reject(LATE, rows, late, None if self._context.config.late == "drop" else self._context.late)

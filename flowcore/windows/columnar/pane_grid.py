@@ -64,11 +64,7 @@ class PaneGrid:
 
     def first_pane_after(self, window: int) -> int:
         """Return the first pane of the next window; the panes before it are in no later window."""
-        return self._first_pane + self._panes_in_slide * (window + 1)
-
-    def end_pane(self, window: int) -> int:
-        """Return the pane after a window; the panes before it are in this window or an earlier one."""
-        return self._first_pane + self._panes_in_slide * window + self._panes_in_window
+        return self.panes_of(window + 1).start
 
     def window(self, number: int) -> TimeWindow:
         start_ms = self.offset_ms + self.slide_ms * number

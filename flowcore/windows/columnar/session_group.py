@@ -15,7 +15,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
-from flowcore.keyed.key_index import Ints, factorize_keys, to_python_keys
+from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
 from flowcore.keyed.operator import StepOutputs
 from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
 from flowcore.windows.columnar.sessions import (
@@ -142,10 +142,7 @@ class SessionGroup(ColumnarGroup):
             )  # fmt: skip
 
     def _key_columns(self, keys: list[Any]) -> list[pa.Array[Any]]:
-        kinds = [self._context.rows.field(name).type for name in self._context.keys]
-        if len(kinds) == 1:
-            return [pa.array(keys, kinds[0])]
-        return [pa.array([key[place] for key in keys], kind) for place, kind in enumerate(kinds)]
+        return to_key_columns(keys, [self._context.rows.field(name).type for name in self._context.keys])
 
     def _encode(self, keys: list[Any]) -> bytes:
         sessions = self._store.get(keys)

@@ -46,16 +46,9 @@ class Sessions:
     def append(self, more: Sessions) -> Sessions:
         if not len(self):
             return more
-        return Sessions(
-            np.concatenate([self.owner, more.owner]),
-            np.concatenate([self.start, more.start]),
-            np.concatenate([self.last, more.last]),
-            np.concatenate([self.firings, more.firings]),
-            {
-                each: np.concatenate([column, more.accumulated[each]])
-                for each, column in self.accumulated.items()
-            },
-        )
+        columns = zip(self._columns(), more._columns(), strict=True)
+        owner, start, last, firings, *values = map(np.concatenate, columns)
+        return Sessions(owner, start, last, firings, dict(zip(self.accumulated, values, strict=True)))
 
     def merge(self) -> Sessions:
         """Merge the sessions of a key that overlap or touch; return them in order of keys and time."""
@@ -72,8 +65,10 @@ class Sessions:
 
     def to_rows(self) -> Iterator[list[Any]]:
         """Yield owner, start, last, firings and accumulators of each, as Python numbers."""
-        columns = (self.owner, self.start, self.last, self.firings, *self.accumulated.values())
-        return map(list, zip(*(column.tolist() for column in columns), strict=True))
+        return map(list, zip(*(column.tolist() for column in self._columns()), strict=True))
+
+    def _columns(self) -> Sequence[npt.NDArray[Any]]:
+        return self.owner, self.start, self.last, self.firings, *self.accumulated.values()
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[Any]], accumulators: Sequence[Accumulator]) -> Sessions:

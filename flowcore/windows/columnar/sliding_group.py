@@ -51,7 +51,7 @@ class SlidingGroup(ColumnarGroup):
             rows, panes = rows.filter(pa.array(~ended)), panes[~ended]
         if not rows.num_rows:
             return
-        complete = panes < self._grid.end_pane(self._complete)
+        complete = panes < self._grid.panes_of(self._complete).stop
         if complete.any():
             self._emit_again(rows.filter(pa.array(complete)), panes[complete], out)
         self._fold(rows, panes)

@@ -223,5 +223,5 @@ def test_changed_length_counts_for_later_records() -> None:
 def test_a_record_without_timestamp_is_named() -> None:
     rows = pa.record_batch([["a"], pa.array([None], pa.int64()), [1]], schema=ROWS)
 
-    with pytest.raises(NoTimestampError, match=r"key \{'key': 'a'\} has no timestamp"):
+    with pytest.raises(NoTimestampError, match=r"with \{'key': 'a'\} has no timestamp"):
         deduplication(10).open().rows(rows, StepOutputs())

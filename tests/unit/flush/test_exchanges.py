@@ -15,7 +15,7 @@ from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
 from flowcore.flush import BufferOutput
 from flowcore.flush.operator import FlushBuffers
 from flowcore.keyed.control import Channel, ControlElement
-from flowcore.keyed.operator import FLUSH_EVENT, KeyGroup, StepOutputs
+from flowcore.keyed.operator import FLUSH_EVENT, KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.packing import InputColumns, Packing, Recipient
@@ -45,7 +45,7 @@ def group_of(key: str) -> int:
     return ord(key) % GROUPS
 
 
-class PassOn(KeyGroup):
+class PassOn(KeyGroupOperator, KeyGroup):
     """An operator without a buffer, whose output is its input."""
 
     layout = "none"

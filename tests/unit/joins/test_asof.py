@@ -260,5 +260,5 @@ def test_left_rows_leave_while_the_right_side_is_idle() -> None:
 def test_a_row_without_timestamp_is_named() -> None:
     rows = pa.RecordBatch.from_pylist([{"is_right": True, "key": "a"}], schema=ROWS)
 
-    with pytest.raises(NoTimestampError, match=r"key \{'key': 'a'\} has no timestamp"):
+    with pytest.raises(NoTimestampError, match=r"with \{'key': 'a'\} has no timestamp"):
         join().open().rows(rows, StepOutputs())

@@ -341,5 +341,5 @@ def test_keys_have_parts_and_null_in_any_part_matches_nothing() -> None:
 def test_a_row_without_timestamp_is_named() -> None:
     rows = pa.RecordBatch.from_pylist([{"is_right": False, "key": "a"}], schema=ROWS)
 
-    with pytest.raises(NoTimestampError, match=r"key \{'key': 'a'\} has no timestamp"):
+    with pytest.raises(NoTimestampError, match=r"with \{'key': 'a'\} has no timestamp"):
         join().open().rows(rows, StepOutputs())

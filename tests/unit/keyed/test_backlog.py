@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flowcore.elements import EndOfInput, RecordAttributes, StreamElement
 from flowcore.keyed.control import QUERY, Channel, ControlElement
-from flowcore.keyed.operator import ATTRIBUTES, KeyGroup
+from flowcore.keyed.operator import ATTRIBUTES, KeyGroup, KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.state_cache import StateCache
@@ -20,7 +20,7 @@ from flowcore.testing.memory_store import MemoryStore
 from tests.unit.keyed.test_runtime import ROWS, rows, runtime_of
 
 
-class Hearing(KeyGroup):
+class Hearing(KeyGroupOperator, KeyGroup):
     """A key group that records the order of its calls and has no state."""
 
     layout, outputs, memory_factor = "hears", dict[str, pa.Schema](), 1
