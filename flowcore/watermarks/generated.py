@@ -181,11 +181,9 @@ class GeneratedWatermarks:
         self._senders.take(elements)
         if MAX_TIMESTAMP_MS in elements.watermark_ms:
             senders = self._senders.partitions()
-            self._end(tuple(name for name in senders if senders[name].watermark_ms == MAX_TIMESTAMP_MS))
-
-    def end_of_input(self) -> None:
-        """End every partition."""
-        self._end(self.merged.names)
+            ended = tuple(name for name in senders if senders[name].watermark_ms == MAX_TIMESTAMP_MS)
+            self.merged.update(self._numbers(ended), MAX_TIMESTAMP_MS, idle=False)
+            self._begin_or_end_idle_period(None)
 
     def wake_ms(self, now_ms: int) -> int | None:
         """When processing time alone may change the watermark or the status."""
@@ -239,10 +237,6 @@ class GeneratedWatermarks:
             self._quiet_ms = np.append(self._quiet_ms, np.full(added, _NOT_QUIET, np.int64))
             self._active = np.append(self._active, np.zeros(added, np.bool_))
         return found
-
-    def _end(self, partitions: tuple[str, ...]) -> None:
-        self.merged.update(self._numbers(partitions), MAX_TIMESTAMP_MS, idle=False)
-        self._begin_or_end_idle_period(None)
 
     def _begin_or_end_idle_period(self, now_ms: int | None) -> None:
         if not self.merged.idle or self._strategy.all_idle == "hold":

@@ -100,12 +100,6 @@ class WatermarkProgress:
                 if emitted := self._emit({name: PartitionWatermark(watermark_ms, idle)}):
                     yield name, int(elements.numbers[number]), emitted
 
-    def end_of_input(self) -> Emitted:
-        """End every source that generates watermarks."""
-        for each in self._generated.values():
-            each.end_of_input()
-        return self._merge(*self._generated)
-
     def poll(self, now_ms: int) -> Emitted:
         """Advance processing time; returns what has changed."""
         for each in self._sources.values():

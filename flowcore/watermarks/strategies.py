@@ -37,13 +37,10 @@ class NoWatermarks:
 
 @dataclass(frozen=True, slots=True)
 class BoundedOutOfOrderness:
-    """The watermark is the newest timestamp less the delay less one millisecond.
-
-    Args:
-        delay_ms: How much later than newer records a record may arrive; 0 if records are in order.
+    """See `bounded_out_of_orderness`; ``delay_ms`` is 0 if records are in order.
 
     Raises:
-        ConfigurationError: It is negative.
+        ConfigurationError: The delay is negative.
     """
 
     delay_ms: int
@@ -64,10 +61,7 @@ class BoundedOutOfOrderness:
 
 @dataclass(frozen=True, slots=True)
 class Punctuated:
-    """A record for which the expression is true sets the watermark to its own timestamp, at once.
-
-    Args:
-        expression: Spark SQL text over the source's columns.
+    """See `punctuated`.
 
     Raises:
         ConfigurationError: There is no expression.
@@ -76,12 +70,11 @@ class Punctuated:
     expression: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.expression, str) or not self.expression.strip():
-            msg = (
-                f"punctuated({self.expression!r}) has no expression: no record would be a marker, and event "
-                "time would not advance; pass Spark SQL text such as punctuated(\"kind = 'end-of-hour'\")"
-            )
-            raise ConfigurationError(msg)
+        _require_expression(
+            self.expression,
+            f"punctuated({self.expression!r}) has no expression: no record would be a marker, and event time "
+            "would not advance; pass Spark SQL text such as punctuated(\"kind = 'end-of-hour'\")",
+        )
 
     def __str__(self) -> str:
         return f"punctuated by {self.expression}"
@@ -89,10 +82,7 @@ class Punctuated:
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """An expression computes event time from each record; the watermark is the highest value at a poll.
-
-    Args:
-        expression: Spark SQL text over the source's columns, BIGINT milliseconds since 1970 or null.
+    """See `periodic`; the expression gives BIGINT milliseconds since 1970 or null.
 
     Raises:
         ConfigurationError: There is no expression.
@@ -101,12 +91,11 @@ class Periodic:
     expression: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.expression, str) or not self.expression.strip():
-            msg = (
-                f"periodic({self.expression!r}) has no expression: event time would not advance; pass Spark "
-                "SQL text such as periodic('unix_millis(at) - 4000'), or a function"
-            )
-            raise ConfigurationError(msg)
+        _require_expression(
+            self.expression,
+            f"periodic({self.expression!r}) has no expression: event time would not advance; pass Spark SQL "
+            "text such as periodic('unix_millis(at) - 4000'), or a function",
+        )
 
     def __str__(self) -> str:
         return f"periodic, {self.expression}"
@@ -177,15 +166,13 @@ class WatermarkStrategy:
                 "more than zero, to a strategy with watermarks"
             )
             raise ConfigurationError(msg)
-        if self.idle_after_ms is None:
-            return
-        if self.idle_after_ms <= 0:
+        if self.idle_after_ms is not None and self.idle_after_ms <= 0:
             msg = (
                 f"idle_after_ms={self.idle_after_ms} is not positive: every partition would be idle between "
                 "two records; pass more than the longest pause of an active partition"
             )
             raise ConfigurationError(msg)
-        if not self.generates:
+        if self.idle_after_ms is not None and not self.generates:
             msg = (
                 f"no_watermarks() with idle_after_ms={self.idle_after_ms}: it would have no effect, since "
                 "there are no watermarks that idle partitions could hold; remove one of them"
@@ -292,6 +279,11 @@ def periodic(generator: str | Callable[[Any], int | None]) -> WatermarkStrategy:
     return WatermarkStrategy(
         Periodic(generator) if isinstance(generator, str) else PeriodicFunction(generator)
     )
+
+
+def _require_expression(expression: object, msg: str) -> None:
+    if not isinstance(expression, str) or not expression.strip():
+        raise ConfigurationError(msg)
 
 
 def _whole_ms(name: str, length: timedelta) -> int:

@@ -4,11 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.elements import format_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.watermarks.generated import NewestTimes
-from flowcore.watermarks.merge import Emitted
+from flowcore.watermarks.merge import ChannelElements, Emitted
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
 
@@ -31,7 +32,9 @@ class WatermarkRunner:
             case "processing_time_ms":
                 emitted = self._progress.poll(argument)
             case "end_of_input":
-                emitted = self._progress.end_of_input()
+                ends = ((name, Watermark(MAX_TIMESTAMP_MS)) for name in self._progress.partitions()[_SOURCE])
+                self._progress.arrive(_SOURCE, ChannelElements.of(ends)[0])
+                emitted = self._progress.emit()
             case "restart":  # the state is plain data, all else is made of the configuration
                 kept = self._progress.snapshot()
                 self._progress = self._build()

@@ -129,7 +129,8 @@ def test_idle_source_that_ends_does_not_hold_event_time() -> None:
     query.take("s", NewestTimes.of({"0": 5}))
     assert [query.poll(now_ms) for now_ms in (0, 1, 12)] == [(Watermark(4),), (), (IDLE,)]
 
-    assert query.end_of_input() == (ACTIVE, Watermark(MAX_TIMESTAMP_MS))
+    query.arrive("s", ChannelElements.of([("0", Watermark(MAX_TIMESTAMP_MS))])[0])
+    assert query.emit() == (ACTIVE, Watermark(MAX_TIMESTAMP_MS))
 
 
 def test_ended_channels_leave_event_time_to_the_others() -> None:

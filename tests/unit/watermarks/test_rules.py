@@ -12,6 +12,7 @@ from flowcore.errors import ConfigurationError, FunctionError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.generated import NewestTimes, call_generator
+from flowcore.watermarks.merge import ChannelElements
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 TEN = timedelta(milliseconds=10)
@@ -95,7 +96,9 @@ def _polls(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
         if isinstance(step, int):
             shown.append(progress.poll(step))
         elif step == "end":
-            shown.append(progress.end_of_input())
+            ends = [(name, Watermark(MAX_TIMESTAMP_MS)) for name in ("0", "1")]
+            progress.arrive("in", ChannelElements.of(ends)[0])
+            shown.append(progress.emit())
         else:
             progress.take("in", NewestTimes.of({str(step[0]): step[1]}))
     return shown

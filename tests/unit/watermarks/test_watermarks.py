@@ -21,7 +21,7 @@ from flowcore.watermarks import (
     punctuated,
 )
 from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes, watermarks_ms
-from flowcore.watermarks.merge import Emitted, MergedWatermark
+from flowcore.watermarks.merge import ChannelElements, Emitted, MergedWatermark
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
 
@@ -195,7 +195,9 @@ def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[
             case int():
                 emitted = source.poll(step)
             case "end":
-                emitted = source.end_of_input()
+                ends = ((str(number), Watermark(MAX_TIMESTAMP_MS)) for number in range(partitions))
+                source.arrive("in", ChannelElements.of(ends)[0])
+                emitted = source.emit()
             case (partition, timestamp_ms, *marker):
                 counts = marker or not punctuated
                 source.take("in", NewestTimes.of({str(partition): timestamp_ms if counts else None}))
