@@ -15,19 +15,14 @@ from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.flush.operator import BufferGroup, FlushBuffers
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
+from flowcore.keyed.segments import join_pieces, split_piece
 
 __all__ = ["BufferedOperator"]
-
-_SIZE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedOperator(KeyGroupOperator):
-    """Configuration of an operator with a buffer downstream.
-
-    Attributes:
-        buffer: The buffer; its rows are the operator's results.
-    """
+    """Configuration of an operator with a buffer downstream, whose rows are the operator's results."""
 
     operator: KeyGroupOperator
     buffer: FlushBuffers
@@ -60,7 +55,6 @@ class _Group(KeyGroup):
 
     @property
     def wake_ms(self) -> int | None:
-        """When one of them wants a step."""
         times = (self._inner.wake_ms, self._buffer.wake_ms)
         return min((time for time in times if time is not None), default=None)
 
@@ -97,7 +91,6 @@ class _Group(KeyGroup):
         self._buffer.finish(out, idle=idle)
 
     def isolate_failures(self) -> bool:
-        """Isolate failures of the operator's functions; a buffer has none."""
         return self._inner.isolate_failures()
 
     def header(self) -> Mapping[str, Any]:
@@ -106,23 +99,22 @@ class _Group(KeyGroup):
     def delta(self) -> bytes | None:
         """The deltas of both; empty bytes where nothing has changed."""
         inner, buffered = self._inner.delta(), self._buffer.delta()
-        return None if inner is None and buffered is None else _join(inner or b"", buffered or b"")
+        return None if inner is None and buffered is None else join_pieces(inner or b"", buffered or b"")
 
     def snapshot(self) -> Iterator[bytes]:
         """The operator's pieces, then the buffer's."""
-        yield from (_join(piece, b"") for piece in self._inner.snapshot())
-        yield from (_join(b"", piece) for piece in self._buffer.snapshot())
+        yield from (join_pieces(piece, b"") for piece in self._inner.snapshot())
+        yield from (join_pieces(b"", piece) for piece in self._buffer.snapshot())
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         buffered: list[bytes] = []
 
         def operator_pieces() -> Iterator[bytes]:
-            for piece in pieces:
-                end = _SIZE_BYTES + int.from_bytes(piece[:_SIZE_BYTES], "big")
-                if piece[end:]:
-                    buffered.append(piece[end:])
-                if end > _SIZE_BYTES:
-                    yield piece[_SIZE_BYTES:end]
+            for inner, own in map(split_piece, pieces):
+                if own:
+                    buffered.append(own)
+                if inner:
+                    yield inner
 
         self._inner.restore(header["operator"], operator_pieces())
         self._buffer.restore(header["buffer"], iter(buffered))
@@ -140,7 +132,3 @@ class _Group(KeyGroup):
             self._buffer.marker(marker, out)
         for name, times in results.counters.items():
             out.count(name, times)
-
-
-def _join(inner: bytes, buffered: bytes) -> bytes:
-    return len(inner).to_bytes(_SIZE_BYTES, "big") + inner + buffered

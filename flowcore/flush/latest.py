@@ -23,11 +23,7 @@ _PIECE_BYTES = 4 << 20
 
 
 class LatestRecords:
-    """The latest row of each key.
-
-    Args:
-        keys: The key's columns; none for one key for all.
-    """
+    """The latest row of each key; without key columns, of one key for all."""
 
     __slots__ = ("_distinct", "_keys", "_log", "_logged", "_schema")
 

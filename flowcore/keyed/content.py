@@ -32,7 +32,6 @@ BUFFER = "buffer"
 
 _BUFFERED = re.compile(r"(?:(.*); )?latest by (.*?): ", re.DOTALL)
 _TABLES = re.compile(r"(panes of \d+ ms at \d+|sessions|seen|joined|ranked|sorted|totals) by ", re.DOTALL)
-_SIZE_BYTES = 8
 _PIECE_ENTRIES = 4096
 
 
@@ -81,10 +80,7 @@ def read_content(
     """The entries of an operator in a key group.
 
     Args:
-        layout: Its state layout.
-        header: Its header.
         pieces: Its snapshot, then its deltas.
-        schemas: Its keys and results.
 
     Raises:
         StateError: The layout is unknown, or another version wrote the state.
@@ -94,11 +90,11 @@ def read_content(
         return [_read_operator(operator, header, pieces, schemas)]
     if not operator:
         return [_read_buffer(buffer, pieces, schemas)]
-    buffered = [piece[_end(piece) :] for piece in pieces if piece[_end(piece) :]]
+    buffered = [part for _, part in map(segments.split_piece, pieces) if part]
     own = _read_operator(*select_operator(layout, header, pieces), schemas)
     return [
-        _wrap(own, lambda piece: _size(piece) + piece),
-        _wrap(_read_buffer(buffer, buffered, schemas), lambda piece: _size(b"") + piece),
+        _wrap(own, lambda piece: segments.join_pieces(piece, b"")),
+        _wrap(_read_buffer(buffer, buffered, schemas), lambda piece: segments.join_pieces(b"", piece)),
     ]
 
 
@@ -109,7 +105,7 @@ def select_operator(
     operator, buffer = split_layout(layout)
     if not (operator and buffer):
         return operator, header, pieces
-    inner = [piece[_SIZE_BYTES : _end(piece)] for piece in pieces if _end(piece) > _SIZE_BYTES]
+    inner = [part for part, _ in map(segments.split_piece, pieces) if part]
     return operator, header["operator"], inner
 
 
@@ -148,14 +144,6 @@ def read_tables(header: Mapping[str, Any], pieces: Sequence[bytes], keys: int) -
             table = table.filter(pa.array(kept))
         tables[name] = table.sort_by(columns[0]) if name in ("panes", "refirings") else table
     return tables
-
-
-def _end(piece: bytes) -> int:
-    return _SIZE_BYTES + int.from_bytes(piece[:_SIZE_BYTES], "big")
-
-
-def _size(piece: bytes) -> bytes:
-    return len(piece).to_bytes(_SIZE_BYTES, "big")
 
 
 def _wrap(content: StateContent, wrap: Callable[[bytes], bytes]) -> StateContent:

@@ -39,11 +39,7 @@ Place = tuple[str, int]
 
 
 class Channel(NamedTuple):
-    """An input channel.
-
-    Attributes:
-        partition: The input partition, or the key group of another operator.
-    """
+    """An input channel: a partition of a source, or a key group of another operator."""
 
     source: str
     partition: str
@@ -57,7 +53,6 @@ class ControlElement(NamedTuple):
     """A control element of a channel.
 
     Attributes:
-        partition: The partition, or key group of another operator.
         sender: Who sent it, where several write to one partition.
         at: Its place among the rows and elements of its task.
         element: A watermark, a status, record attributes or the end of input.
@@ -76,7 +71,6 @@ class BacklogReport(NamedTuple):
     Attributes:
         place: The place up to which rows precede it.
         source: The source, or `QUERY`.
-        channel: The channel's name.
         backlog: The status; None if the channel has ended.
     """
 

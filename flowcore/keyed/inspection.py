@@ -215,41 +215,38 @@ def _joined(
     names: list[str], tables: Mapping[str, pa.RecordBatch], header: Mapping[str, Any]
 ) -> Iterator[InspectedKey]:
     """The keys whose rows a join keeps, with the timestamps of the rows of each side."""
+    select = _select_latest if "loaded" in header else _select_live
     found: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {}
-    if "loaded" in header:
-        yield from _joined_latest(names, tables, header)
-        return
+    for side in ("left", "right"):
+        for key, rows in _by_key(names, tables.get(side)):
+            if times_ms := select(side, rows, header):
+                found.setdefault(repr(key), (key, {}))[1][f"{side}_ms"] = times_ms
+    for key, states in found.values():
+        yield InspectedKey(key=key, states=states)
+
+
+def _select_live(side: str, rows: list[dict[str, Any]], header: Mapping[str, Any]) -> list[int]:
+    """The timestamps of rows that can still have partners in an interval join or an as-of join."""
     is_asof, watermark_ms = "tolerance_ms" in header, header["watermark_ms"]
-    left_ms, right_ms = header.get("after_ms", 0), header["tolerance_ms" if is_asof else "before_ms"]
-    for side, reach_ms in (("left", left_ms), ("right", right_ms)):
-        for key, rows in _by_key(names, tables.get(side)):
-            times = [row["@time_ms"] for row in rows]
-            if side == "right" and is_asof:
-                times = _newest(times, watermark_ms)
-            if live := [each for each in times if reach_ms is None or each + reach_ms > watermark_ms]:
-                found.setdefault(repr(key), (key, {}))[1][f"{side}_ms"] = live
-    for key, states in found.values():
-        yield InspectedKey(key=key, states=states)
+    reach_ms = header["tolerance_ms" if is_asof else "before_ms"]
+    times_ms = [row["@time_ms"] for row in rows]
+    if side == "left":
+        reach_ms = header.get("after_ms", 0)
+    elif is_asof:
+        times_ms = _newest(times_ms, watermark_ms)
+    return [each for each in times_ms if reach_ms is None or each + reach_ms > watermark_ms]
 
 
-def _joined_latest(
-    names: list[str], tables: Mapping[str, pa.RecordBatch], header: Mapping[str, Any]
-) -> Iterator[InspectedKey]:
-    """The keys with a right row, and when it arrived, or with left rows that wait, and their timestamps."""
-    found: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {}
-    for side in ("right",) if header["loaded"] else ("left", "right"):
-        for key, rows in _by_key(names, tables.get(side)):
-            times = [row["@time_ms"] for row in rows]
-            if side == "right":
-                newest = max(rows, key=lambda row: (row["@time_ms"], row["@id"]))
-                if (deleted := header.get("deleted")) is not None and newest[deleted]:
-                    continue
-                times = [newest["@time_ms"]]
-                if header["ttl_ms"] is not None and times[0] + header["ttl_ms"] <= header["clock_ms"]:
-                    continue
-            found.setdefault(repr(key), (key, {}))[1][f"{side}_ms"] = times
-    for key, states in found.values():
-        yield InspectedKey(key=key, states=states)
+def _select_latest(side: str, rows: list[dict[str, Any]], header: Mapping[str, Any]) -> list[int]:
+    """When the right row of a join with the newest arrived, or the timestamps of left rows that wait."""
+    if side == "left":
+        return [] if header["loaded"] else [row["@time_ms"] for row in rows]
+    newest = max(rows, key=lambda row: (row["@time_ms"], row["@id"]))
+    newest_ms, ttl_ms, deleted = newest["@time_ms"], header["ttl_ms"], header.get("deleted")
+    is_gone = (deleted is not None and newest[deleted]) or (
+        ttl_ms is not None and newest_ms + ttl_ms <= header["clock_ms"]
+    )
+    return [] if is_gone else [newest_ms]
 
 
 def _totals(names: list[str], tables: Mapping[str, pa.RecordBatch]) -> Iterator[InspectedKey]:

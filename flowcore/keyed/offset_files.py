@@ -19,11 +19,7 @@ _KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class OffsetFiles:
-    """The files of one partition.
-
-    Attributes:
-        folder: The folder that has only these files.
-    """
+    """The files of one partition, in a folder that has no others."""
 
     folder: Path
 

@@ -30,12 +30,7 @@ Assign = Callable[[pa.RecordBatch, int], Ints]
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """The state of an operator in one key group.
-
-    Attributes:
-        manifest: Its manifest.
-        pieces: Its snapshot, then its deltas.
-    """
+    """The state of an operator in one key group: its manifest, its snapshot, then its deltas."""
 
     manifest: StateManifest
     pieces: Sequence[bytes]

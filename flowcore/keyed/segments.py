@@ -12,7 +12,7 @@ import pyarrow as pa
 from flowcore.errors import StateError
 from flowcore.keyed.versions import require_version
 
-__all__ = ["SEGMENT_VERSION", "decode", "encode"]
+__all__ = ["SEGMENT_VERSION", "decode", "encode", "join_pieces", "split_piece"]
 
 SEGMENT_VERSION = 1
 _LENGTH = Struct(">Q")
@@ -59,3 +59,14 @@ def decode(segment: bytes) -> Iterator[tuple[str, pa.RecordBatch]]:
         with pa.ipc.open_stream(pa.py_buffer(segment)[start:position]) as reader:
             for batch in reader:
                 yield name, batch
+
+
+def join_pieces(operator: bytes, buffer: bytes) -> bytes:
+    """A piece of an operator's state and one of its flush buffer, either of which may be empty."""
+    return _LENGTH.pack(len(operator)) + operator + buffer
+
+
+def split_piece(piece: bytes) -> tuple[bytes, bytes]:
+    """The parts of `join_pieces`."""
+    end = _LENGTH.size + _LENGTH.unpack_from(piece)[0]
+    return piece[_LENGTH.size : end], piece[end:]

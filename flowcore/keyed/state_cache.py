@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from flowcore.keyed.manifest import StatePosition
-    from flowcore.keyed.operator import KeyGroup
+from flowcore.keyed.manifest import StatePosition
+from flowcore.keyed.operator import KeyGroup
 
 __all__ = ["StateCache"]
 

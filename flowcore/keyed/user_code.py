@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
 
-__all__ = ["build_columns", "to_function_error", "wrap_errors"]
+__all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 
 _SHOWN_CHARACTERS = 200
 _MISFIT = (pa.ArrowException, KeyError, TypeError, OverflowError)
@@ -46,6 +46,16 @@ def to_function_error(name: str, error: Exception, call: str) -> FlowcoreError:
     text = " ".join(str(error).split())
     raised = f"{type(error).__name__}{f': {text}' if text else ''}"
     return FunctionError(f"operator {name!r}: its function raised {raised}{call}")
+
+
+def number_repeats(values: Iterable[Hashable]) -> list[int]:
+    """The position of each value among those that are equal to it, from 0."""
+    counts: dict[Hashable, int] = {}
+    positions = []
+    for value in values:
+        positions.append(counts.get(value, 0))
+        counts[value] = positions[-1] + 1
+    return positions
 
 
 def build_columns(

@@ -32,11 +32,7 @@ class ProcessResult(NamedTuple):
 
 @dataclass(slots=True)
 class ProcessEmissions:
-    """The outputs of one step, in order.
-
-    Attributes:
-        batches: Batches that a function of batches returned.
-    """
+    """The outputs of one step, in order; ``batches`` are those of a function of batches."""
 
     results: list[ProcessResult] = field(default_factory=list)
     side_outputs: dict[str, list[ProcessResult]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ run downstream in the same call, `NTH` numbers the outputs of one result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import to_key_columns
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import ORDINAL, RESULTS, TIMESTAMP
-from flowcore.keyed.user_code import build_columns
+from flowcore.keyed.user_code import build_columns, number_repeats
 from flowcore.process.current import ProcessEmissions, ProcessResult
 
 __all__ = ["NTH", "TIMER", "Downstream", "ProcessOutputs", "RowBuilder", "side_output_name"]
@@ -157,8 +157,6 @@ class RowBuilder:
         """Emit rows.
 
         Args:
-            emissions: The outputs of the function.
-            out: Takes the rows.
             timer: The timer of a result, as text.
             rows: The records of the results, None for results of timers.
 
@@ -195,7 +193,7 @@ class RowBuilder:
         columns = self._places(rows, [result.origin or 0 for result in results])
         columns.append(pa.array([timer(result) for result in results], pa.string()))
         columns.append(pa.array([result.timestamp_ms for result in results], pa.int64()))
-        columns.append(pa.array(_number_by_origin(results), pa.int32()))
+        columns.append(pa.array(number_repeats(map(_origin, results)), pa.int32()))
         return columns
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -279,13 +277,7 @@ def _number_by_input(numbers: Sequence[int]) -> pa.Array[Any]:
     return pa.array(np.arange(len(found)) - np.repeat(first, counts), pa.int32())
 
 
-def _number_by_origin(results: Sequence[ProcessResult]) -> list[int]:
-    """The position of each result among those of its origin; the results of batches share one origin."""
-    counts: dict[Any, int] = {}
-    positions = []
-    for result in results:
-        of_timer = result.origin is None and result.timestamp_ms is not None
-        origin = (result.key, result.timestamp_ms) if of_timer else result.origin
-        positions.append(counts.get(origin, 0))
-        counts[origin] = positions[-1] + 1
-    return positions
+def _origin(result: ProcessResult) -> Hashable:
+    """A record, or a timer; the results of batches share one origin."""
+    of_timer = result.origin is None and result.timestamp_ms is not None
+    return (result.key, result.timestamp_ms) if of_timer else result.origin

@@ -17,9 +17,7 @@ class ReducingProcess(KeyedProcessFunction):
     """Keeps the folded record of a key, and emits it after each record.
 
     Args:
-        function: Folds two records into one.
         row_type: The type of a record, as Spark DDL.
-        columns: The columns of a record.
         keys: Its key's columns, which a folded record has unchanged.
         ttl: How long after its last record the folded record of a key is kept; None for ever.
     """

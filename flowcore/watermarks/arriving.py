@@ -18,11 +18,7 @@ __all__ = ["ArrivingWatermarks"]
 
 
 class ArrivingWatermarks:
-    """The watermarks of the channels of a source.
-
-    Args:
-        senders: The senders that the source declares; None if any may write to it.
-        expiry_ms: A channel that has sent nothing for longer is idle until it sends again; None for no limit.
+    """The watermarks of the channels of a source, with the arguments of `WatermarkSource`.
 
     Attributes:
         merged: The channels that count.
@@ -76,7 +72,7 @@ class ArrivingWatermarks:
             self.merged.update(self.merged.numbers(expired), MIN_TIMESTAMP_MS, idle=False)
         return elements
 
-    def take(self, elements: ChannelElements) -> None:
+    def arrive(self, elements: ChannelElements) -> None:
         """Take elements together: the last watermark and status of each channel."""
         elements = self.join(elements)
         numbers, last = self.merged.numbers(elements.names), elements.last

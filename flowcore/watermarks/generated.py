@@ -25,6 +25,7 @@ from flowcore.watermarks.merge import (
     ChannelElements,
     Flags,
     MergedWatermark,
+    PartitionWatermark,
     Times,
     decode_times,
     encode_times,
@@ -65,12 +66,7 @@ def call_generator(function: Callable[[Any], int | None], timestamps_ms: Any) ->
 
 @dataclass(frozen=True, slots=True)
 class IdlePeriod:
-    """A period in which all partitions are idle and the watermark advances with processing time.
-
-    Attributes:
-        since_ms: Processing time at its begin.
-        watermark_ms: The watermark at its begin.
-    """
+    """Begin of a period in which all partitions are idle and the watermark advances with processing time."""
 
     since_ms: int
     watermark_ms: int
@@ -103,10 +99,7 @@ class NewestTimes:
 
 
 class GeneratedWatermarks:
-    """The watermarks of a source with a strategy.
-
-    Args:
-        senders: The senders of elements that the source declares; None if any may write to it.
+    """The watermarks of a source with a strategy, with the arguments of `WatermarkSource`.
 
     Attributes:
         merged: The watermarks of its partitions.
@@ -178,7 +171,7 @@ class GeneratedWatermarks:
 
     def arrive(self, elements: ChannelElements) -> None:
         """End the partitions all of whose senders have ended; the next poll emits that."""
-        self._senders.take(elements)
+        self._senders.arrive(elements)
         if MAX_TIMESTAMP_MS in elements.watermark_ms:
             senders = self._senders.partitions()
             ended = tuple(name for name in senders if senders[name].watermark_ms == MAX_TIMESTAMP_MS)
@@ -198,6 +191,10 @@ class GeneratedWatermarks:
         if (quiet_ms == _NOT_QUIET).any():
             return now_ms + 1
         return int(quiet_ms.min()) + self._strategy.idle_after_ms + 1
+
+    def partitions(self) -> dict[str, PartitionWatermark]:
+        """The watermark of each partition."""
+        return self.merged.channels()
 
     def restart(self) -> None:
         """Begin the time-outs of partitions anew."""

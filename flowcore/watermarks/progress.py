@@ -41,15 +41,12 @@ class WatermarkProgress:
     """The watermarks of all sources, and the combined one."""
 
     def __init__(self, sources: Mapping[str, WatermarkSource]) -> None:
-        self._generated: dict[str, GeneratedWatermarks] = {}
-        self._arriving: dict[str, ArrivingWatermarks] = {}
-        for name, source in sources.items():
-            if source.strategy is None:
-                self._arriving[name] = ArrivingWatermarks(source.partitions, source.senders, source.expiry_ms)
-            else:
-                self._generated[name] = GeneratedWatermarks(
-                    source.strategy, source.partitions, source.senders
-                )
+        self._sources = {
+            name: ArrivingWatermarks(source.partitions, source.senders, source.expiry_ms)
+            if source.strategy is None
+            else GeneratedWatermarks(source.strategy, source.partitions, source.senders)
+            for name, source in sources.items()
+        }
         self._merged = MergedWatermark(sources)
 
     @property
@@ -59,8 +56,7 @@ class WatermarkProgress:
 
     def partitions(self) -> dict[str, dict[str, PartitionWatermark]]:
         """By source, the watermark of each partition."""
-        generated = {name: each.merged.channels() for name, each in self._generated.items()}
-        return generated | {name: each.partitions() for name, each in self._arriving.items()}
+        return {name: each.partitions() for name, each in self._sources.items()}
 
     @property
     def ignored(self) -> dict[str, int]:
@@ -69,15 +65,12 @@ class WatermarkProgress:
 
     def take(self, source: str, newest: NewestTimes) -> None:
         """Take records of a source, whose watermarks may also arrive: then its records do not count."""
-        if source in self._generated:
-            self._generated[source].take(newest)
+        if isinstance(generated := self._sources.get(source), GeneratedWatermarks):
+            generated.take(newest)
 
     def arrive(self, source: str, elements: ChannelElements) -> None:
         """Take the elements of a source together; the next poll returns what has changed."""
-        if source in self._generated:
-            self._generated[source].arrive(elements)
-        else:
-            self._arriving[source].take(elements)
+        self._sources[source].arrive(elements)
 
     def follow(self, arrivals: Mapping[str, ChannelElements]) -> Iterator[tuple[str, int, Emitted]]:
         """Take the elements of a step, by source, one after the other.
@@ -88,15 +81,17 @@ class WatermarkProgress:
             The changes in order: the source, the number of the element, and what is emitted for it. The
             number is -1 if channels became active, which they do before the records of the step.
         """
-        for name in arrivals.keys() & self._generated.keys():
-            self.arrive(name, arrivals[name])
-        followed = {
-            name: self._arriving[name].join(each) for name, each in arrivals.items() if name in self._arriving
-        }
+        followed = {}
+        for name, elements in arrivals.items():
+            source = self._sources[name]
+            if isinstance(source, ArrivingWatermarks):
+                followed[name] = source.join(elements)
+            else:
+                source.arrive(elements)
         if emitted := self._merge(*followed):
             yield "", -1, emitted
         for name, elements in followed.items():
-            for number, watermark_ms, idle in self._arriving[name].merged.follow(elements):
+            for number, watermark_ms, idle in self._sources[name].merged.follow(elements):
                 if emitted := self._emit({name: PartitionWatermark(watermark_ms, idle)}):
                     yield name, int(elements.numbers[number]), emitted
 
@@ -108,7 +103,7 @@ class WatermarkProgress:
 
     def emit(self) -> Emitted:
         """What has changed without a poll: by watermarks that arrived, and by markers."""
-        return self._merge(*self._generated, *self._arriving)
+        return self._merge(*self._sources)
 
     def wake_ms(self, now_ms: int) -> int | None:
         """When processing time alone may change the watermark or the status."""
@@ -139,14 +134,9 @@ class WatermarkProgress:
             if name in kept["sources"]:
                 each.restore(kept["sources"][name])
 
-    @property
-    def _sources(self) -> dict[str, GeneratedWatermarks | ArrivingWatermarks]:
-        return {**self._generated, **self._arriving}
-
     def _merge(self, *names: str) -> Emitted:
-        sources = self._sources
-        found = {name: PartitionWatermark(sources[name].watermark_ms, sources[name].idle) for name in names}
-        return self._emit(found)
+        found = {name: self._sources[name] for name in names}
+        return self._emit({k: PartitionWatermark(each.watermark_ms, each.idle) for k, each in found.items()})
 
     def _emit(self, sources: Mapping[str, PartitionWatermark]) -> Emitted:
         """Update sources; returns what changes: first the status, then the watermark."""

@@ -31,10 +31,7 @@ class Evictor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CountEvictor:
-    """Keeps the last records.
-
-    Args:
-        keep_records: Their number, zero or more.
+    """Keeps the last ``keep_records`` records, zero or more.
 
     Raises:
         InvalidWindowError: The number is negative.

@@ -20,7 +20,7 @@ from flowcore.keyed.key_index import key_by_name, to_key_columns, to_key_values,
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.keyed.timers import TimerQueue
-from flowcore.keyed.user_code import build_columns, to_function_error, wrap_errors
+from flowcore.keyed.user_code import build_columns, number_repeats, to_function_error, wrap_errors
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import decode_windows, encode_windows, window_state_layout
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
@@ -228,7 +228,7 @@ class _Group(KeyGroup):
             [result.timestamp_ms for result in results],
             [result.firing for result in results],
             [result.is_late for result in results],
-            _ordinals(results),
+            number_repeats((repr(result.key), result.window, result.firing) for result in results),
         ]
         records = [self._context.record_of(result.value) for result in results]
         own = build_columns(records, self._context.results, self._context.name)
@@ -275,14 +275,3 @@ def _describe_record(record: KeyedRecord) -> str:
 
 def _describe_window(key: Any, window: TimeWindow) -> str:
     return f" for key {key!r}, window from {window.start_ms} to {saturated(window.end_ms)} ms"
-
-
-def _ordinals(results: Sequence[WindowResult]) -> list[int]:
-    """The position of each output among those of its firing."""
-    counts: dict[tuple[Any, ...], int] = {}
-    ordinals = []
-    for result in results:
-        firing = (repr(result.key), result.window, result.firing)
-        ordinals.append(counts.get(firing, 0))
-        counts[firing] = ordinals[-1] + 1
-    return ordinals

@@ -81,17 +81,13 @@ class OpenPane:
         expires_ms = self._expires_ms(config)
         return expires_ms is None or expires_ms <= self.clock_ms
 
-    def delete_timers(self, config: WindowConfig) -> None:
+    def delete_timers(self) -> None:
         """Delete all timers of the window, also the one at its end."""
-        for time_ms in tuple(self.pane.event_timers):
-            self.delete_event_timer(time_ms)
-        for time_ms in tuple(self.pane.processing_timers):
-            self.delete_processing_timer(time_ms)
-        end_ms = config.end_ms(self.window)
-        if end_ms is not None:
-            self._all.timers(config.time).discard(self._timer(ends_window=True), end_ms)
-        if config.ttl_ms is not None:
-            self._all.processing_timers.discard_all(self._timer(ends_window=True))
+        self.pane.event_timers.clear()
+        self.pane.processing_timers.clear()
+        for queue in filter(len, (self._all.event_timers, self._all.processing_timers)):
+            queue.discard_all(self._timer())
+            queue.discard_all(self._timer(ends_window=True))
 
     def fire(self, config: WindowConfig, logic: ContentLogic, *, is_late: bool) -> list[WindowResult]:
         """Emit; a window whose records are all evicted emits nothing."""
@@ -112,7 +108,7 @@ class OpenPane:
 
     def clear(self, config: WindowConfig) -> None:
         """Call the function's ``clear`` and delete the window with its timers."""
-        self.delete_timers(config)
+        self.delete_timers()
         if config.function.then is not None:
             config.function.then.clear(self._context(config, is_late=False))
         self.delete(config)
@@ -161,7 +157,7 @@ def merge_panes(
         return open_pane(state, key, key_state, merge.window)
     for window in merge.merged:
         part = key_state.panes[key_state.windows[window]]
-        OpenPane(state, key, key_state, window, part).delete_timers(config)
+        OpenPane(state, key, key_state, window, part).delete_timers()
     panes = [key_state.panes[merge.state], *(key_state.panes.pop(other) for other in merge.merged_states)]
     apply_merge(key_state.windows, merge)
     merged = panes[0]
@@ -180,13 +176,13 @@ def delete_if_empty(state: WindowState, key: Any, key_state: KeyState) -> None:
         del state.keys[key]
 
 
-def delete_key(state: WindowState, key: Any, config: WindowConfig) -> None:
+def delete_key(state: WindowState, key: Any) -> None:
     """Delete a key and its timers, if it is there."""
     key_state = state.keys.pop(key, None)
     if key_state is not None:
         for window, state_window in key_state.windows.items():
             pane = key_state.panes[state_window]
-            OpenPane(state, key, key_state, window, pane).delete_timers(config)
+            OpenPane(state, key, key_state, window, pane).delete_timers()
 
 
 def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
@@ -216,7 +212,7 @@ def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
 
 def replace_key(state: WindowState, key: Any, key_state: KeyState | None, config: WindowConfig) -> None:
     """Replace or delete the state of a key and its timers."""
-    delete_key(state, key, config)
+    delete_key(state, key)
     if key_state is None:
         return
     state.keys[key] = key_state

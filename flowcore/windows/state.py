@@ -66,11 +66,7 @@ class WindowResult:
 
 @dataclass(slots=True)
 class Emissions:
-    """The outputs of one step, in order.
-
-    Attributes:
-        late: Records of the late side output.
-    """
+    """The outputs of one step, in order; ``late`` are the records of the late side output."""
 
     results: list[WindowResult] = field(default_factory=list)
     late: list[KeyedRecord] = field(default_factory=list)
@@ -83,11 +79,7 @@ class Emissions:
 
 
 class WindowTimer(NamedTuple):
-    """What a timer is for.
-
-    Attributes:
-        ends_window: The window is removed; otherwise its trigger is called.
-    """
+    """What a timer is for: it removes a window if it ``ends_window``, otherwise it calls the trigger."""
 
     key: Any
     window: TimeWindow
@@ -119,9 +111,7 @@ class Pane:
 
     Attributes:
         content: Its records, or the accumulator; empty if there is nothing to emit.
-        trigger: State of its trigger.
-        event_timers: Times of its trigger's event-time timers.
-        processing_timers: Times of its trigger's processing-time timers.
+        trigger: State of its trigger, whose timers are at these times.
         own: The process function's state of this window.
         life: The times of its records, if they have a time to live.
     """

@@ -9,7 +9,7 @@ from flowcore.deduplication.keyed import Deduplication
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP, KeyGroupContext
-from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
+from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput, key_and_passed_columns
 
 __all__ = ["make_deduplication", "prepare_deduplication"]
 
@@ -19,7 +19,6 @@ def prepare_deduplication(
 ) -> KeyedStep:
     """Deduplication of a branch's records."""
     (branch,) = branches
-    physical = branch.physical_names
     names = [name for name in node.columns if name.lower() in context.query.used_columns[node]]
     message = context.message_columns(branched.frame.columns)
     passed = (RECORD_TIMESTAMP, *(f"{PASSED}{name}" for name in names), *message, *context.coordinates)
@@ -28,11 +27,7 @@ def prepare_deduplication(
         context=context,
         keys=node.by,
         branch=branch,
-        columns={
-            **{name: physical[name.lower()] for name in node.by},
-            **{f"{PASSED}{name}": physical[name.lower()] for name in names},
-            **{name: name for name in message},
-        },
+        columns={**key_and_passed_columns(branch, node.by, names), **{name: name for name in message}},
         make=lambda records, _: make_deduplication(node, records, passed),
         outputs={
             RESULTS: StepOutput(

@@ -5,7 +5,7 @@ The module of an operator describes it as a `KeyedStep`; `select_inputs` adds wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -23,10 +23,13 @@ from flowcore.planner.model import Flush
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import quote
-from flowcore.spark.operators.key_group_context import RECORD_TIMESTAMP, KeyGroupContext
+from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keys import canonical_key, key_group_text
 
-__all__ = ["Columns", "KeyedStep", "StepMember", "StepOutput", "make_buffer", "select_inputs"]
+__all__ = [
+    "Columns", "KeyedStep", "StepMember", "StepOutput", "key_and_passed_columns", "make_buffer",
+    "select_inputs",
+]  # fmt: skip
 
 Columns = Mapping[str, str]
 """Names of columns, or SQL texts, by name."""
@@ -131,6 +134,13 @@ class StepMember:
         """The branch of each output that is read; dead letters are in that of bad records."""
         numbers = {name: output.number for name, output in self.step.outputs.items()}
         return {**numbers, **({DEAD_LETTERS: RowKind.BAD} if self.dead_letters else {})}
+
+
+def key_and_passed_columns(branch: Branch, by: Sequence[str], passed: Iterable[str]) -> Columns:
+    """A branch's columns of the key under their names, and those of a record that is emitted as `PASSED`."""
+    physical = branch.physical_names
+    keys = {name: physical[name.lower()] for name in by}
+    return keys | {f"{PASSED}{name}": physical[name.lower()] for name in passed}
 
 
 def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:

@@ -10,7 +10,7 @@ from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.ranking.keyed import RANK, Ranking, is_sortable
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP, KeyGroupContext
-from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
+from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput, key_and_passed_columns
 
 __all__ = ["prepare_ranking"]
 
@@ -21,12 +21,10 @@ def prepare_ranking(
     """Ranking of a branch's records."""
     del branched
     (branch,) = branches
-    physical = branch.physical_names
     used = context.query.used_columns[node] | {name.lower() for name in node.buffer_key or ()}
     if node in context.query.buffers:
         used |= {name.lower() for name in node.columns}
     names = [name for name in node.inputs[0].columns if name.lower() in used]
-    ordered = [name for name, _ in node.order]
     passed = {TIMESTAMP: RECORD_TIMESTAMP, **{name: name for name in context.coordinates}}
     passed |= {f"{PASSED}{name}": f"{PASSED}{name}" for name in names}
     results = {name: f"{PASSED}{name}" for name in names}
@@ -37,10 +35,7 @@ def prepare_ranking(
         context=context,
         keys=node.by,
         branch=branch,
-        columns={
-            **{name: physical[name.lower()] for name in node.by},
-            **{f"{PASSED}{name}": physical[name.lower()] for name in dict.fromkeys([*names, *ordered])},
-        },
+        columns=key_and_passed_columns(branch, node.by, [*names, *(name for name, _ in node.order)]),
         make=lambda records, _: _make_ranking(node, records, passed),
         outputs={
             RESULTS: StepOutput(

@@ -14,7 +14,7 @@ from flowcore.retraction.changelog import CHANGE, Changelog
 from flowcore.retraction.totals import is_summable
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP, KeyGroupContext
-from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
+from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput, key_and_passed_columns
 
 __all__ = ["prepare_changelog", "prepare_retracting_aggregate"]
 
@@ -25,9 +25,9 @@ def prepare_changelog(
     """The changelog of a branch's records."""
     del branched
     (branch,) = branches
-    physical, used = branch.physical_names, context.query.used_columns[node]
+    used = context.query.used_columns[node]
     names = [name for name in node.inputs[0].columns if name.lower() in used]
-    kept = dict.fromkeys([*names, *([node.deleted] if node.deleted else [])])
+    kept = [*names, *([node.deleted] if node.deleted else [])]
     passed = {TIMESTAMP: RECORD_TIMESTAMP, **{name: name for name in context.coordinates}}
     passed |= {f"{PASSED}{name}": f"{PASSED}{name}" for name in names}
     return KeyedStep(
@@ -35,10 +35,7 @@ def prepare_changelog(
         context=context,
         keys=node.by,
         branch=branch,
-        columns={
-            **{name: physical[name.lower()] for name in node.by},
-            **{f"{PASSED}{name}": physical[name.lower()] for name in kept},
-        },
+        columns=key_and_passed_columns(branch, node.by, kept),
         make=lambda records, _: Changelog(
             keys=node.by,
             rows=records,

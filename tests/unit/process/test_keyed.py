@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,8 +15,12 @@ from hypothesis import strategies as st
 
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
+from flowcore.flush.buffered import BufferedOperator
+from flowcore.flush.config import BufferOutput
+from flowcore.flush.operator import FlushBuffers
 from flowcore.keyed.control import QUERY, Channel, ControlElement
 from flowcore.keyed.operator import StepOutputs
+from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime, StepResult
 from flowcore.keyed.state_cache import StateCache
@@ -320,6 +325,25 @@ def test_a_function_is_opened_once_for_each_task_and_closed_after_it() -> None:
 
     assert function.calls == ["open", "close", "open"]
     assert [row[1] for row in emitted(stepped)] == ["7"]
+
+
+def test_a_function_is_closed_where_its_output_is_buffered() -> None:
+    """The buffer passes the end of the task on."""
+    function = Recorded()
+    operator = processes(function)
+    buffer = FlushBuffers(
+        config=BufferOutput(60_000),
+        quiet_ms=None,
+        keys=(),
+        timestamp=TIMESTAMP,
+        rows=operator.outputs[RESULTS],
+    )
+    run = replace(runtime(function), operator=BufferedOperator(operator=operator, buffer=buffer))
+
+    run.step(0, packed([("a", 1, "", 1, 0)], 0), 0, MemoryStore(), StateCache())
+    run.close()
+
+    assert function.calls == ["open", "close"]
 
 
 def test_failure_names_its_record_or_timer() -> None:

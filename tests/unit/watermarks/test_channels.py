@@ -102,7 +102,7 @@ def test_elements_taken_together_end_as_those_taken_in_order(names: str, steps: 
 
     for step in steps:
         _follow(ordered, step)
-        together.take(ChannelElements.of(step)[0])
+        together.arrive(ChannelElements.of(step)[0])
         assert together.merged.channels() == ordered.merged.channels()
         assert together.watermark_ms <= ordered.watermark_ms
 
