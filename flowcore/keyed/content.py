@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -147,9 +147,7 @@ def read_tables(header: Mapping[str, Any], pieces: Sequence[bytes], keys: int) -
 
 
 def _wrap(content: StateContent, wrap: Callable[[bytes], bytes]) -> StateContent:
-    return StateContent(
-        content.part, content.keys, content.texts, lambda entries: map(wrap, content.encode(entries))
-    )
+    return replace(content, encode=lambda entries: map(wrap, content.encode(entries)))
 
 
 def _read_operator(
@@ -187,12 +185,9 @@ def _of_entries(
             found = [entries[number] for number in numbers[start : start + _PIECE_ENTRIES].tolist()]
             yield version + json.dumps({"keys": found, "gone": []} if with_gone else found).encode()
 
-    keys = _key_batch([from_plain(entry["key"]) for entry in entries], schemas.keys)
+    columns = to_key_columns([from_plain(entry["key"]) for entry in entries], schemas.keys.types)
+    keys = _batch(columns, schemas.keys.names, len(entries))
     return StateContent("", keys, lambda: (json.dumps(entry, sort_keys=True) for entry in entries), encode)
-
-
-def _key_batch(keys: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    return _batch(to_key_columns(keys, schema.types), schema.names, len(keys))
 
 
 def _batch(columns: Sequence[pa.Array[Any]], names: Sequence[str], rows: int) -> pa.RecordBatch:

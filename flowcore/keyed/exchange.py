@@ -86,7 +86,7 @@ class Exchange:
     def close(self) -> None:
         """Close the resources of a task, which a later task may open again."""
         for runtime in self.runtimes:
-            runtime.close()
+            runtime.operator.close()
 
 
 def _wake_ms(manifests: Iterable[Any]) -> int | None:

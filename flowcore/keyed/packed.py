@@ -123,11 +123,7 @@ def sort_packed(rows: Iterable[Packed]) -> list[Packed]:
 
 
 class PackedRows:
-    """The records of a step, which are taken in order.
-
-    Args:
-        items: Packed rows in the order of processing.
-    """
+    """The records of a step, which are taken in order, from packed rows in the order of processing."""
 
     def __init__(self, items: Iterable[Packed], schema: pa.Schema) -> None:
         self._schema = schema

@@ -119,13 +119,10 @@ class _Task:
     """What a task has read.
 
     Attributes:
-        elements: The control elements, for every group.
         channel: The channel of its first row; None before that.
         at: The place of its next row.
         newest_ms: By source and partition with records, the newest time that counts. Of another operator, one
             channel with records, if any has some.
-        flushed: The operators upstream whose buffer was flushed.
-        senders: The operators upstream that sent records.
     """
 
     elements: TaskElements

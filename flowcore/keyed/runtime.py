@@ -120,19 +120,6 @@ class Runtime:
         cache.put(self.query, group, kept, size_bytes=size_bytes, max_bytes=self.max_cache_bytes)
         return StepResult(out, manifest)
 
-    def read(self, store: OperatorStore) -> tuple[StateManifest, KeyGroup]:
-        """Read the state of a key group.
-
-        Raises:
-            StateError: Another version wrote it, or it has another layout.
-        """
-        manifest = self._manifest(store)
-        return manifest, self._state(manifest, store, None)
-
-    def close(self) -> None:
-        """Close the operator's resources; the next step opens them again."""
-        self.operator.close()
-
     def _manifest(self, store: OperatorStore) -> StateManifest:
         written = store.manifest()
         layout, key_groups = self.operator.layout, self.key_groups

@@ -19,23 +19,18 @@ class GroupStore(Protocol):
 
     def manifests(self) -> bytes | None:
         """The manifests of all operators, as JSON."""
-        ...
 
     def put_manifests(self, manifests: bytes, /) -> None:
         """Replace the manifests."""
-        ...
 
     def segment(self, operator: str, number: int, /) -> bytes | None:
         """A segment of an operator; None if there is none of this number."""
-        ...
 
     def put_segment(self, operator: str, number: int, content: bytes, /) -> None:
         """Write a segment."""
-        ...
 
     def remove_segment(self, operator: str, number: int, /) -> None:
         """Remove a segment."""
-        ...
 
 
 class OperatorStore:

@@ -55,11 +55,9 @@ class Downstream(Protocol):
         /,
     ) -> Sequence[tuple[str, pa.RecordBatch, Sequence[int] | None]]:
         """Outputs, with the numbers of the input records of their rows, if these are known."""
-        ...
 
     def close(self) -> None:
         """The task ends."""
-        ...
 
 
 def side_output_name(name: str) -> str:

@@ -41,7 +41,6 @@ class WindowAssigner(Protocol):
 
     def assign(self, timestamp_ms: int, /, key: Any = None, value: Any = None) -> Sequence[TimeWindow]:
         """Return every window of the record, earliest start first; without bounds any time will do."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,10 +92,7 @@ class BuiltIn:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIns:
-    """Several aggregates as one aggregate function, whose result is a record.
-
-    Args:
-        columns: ``(output column, aggregate)``.
+    """Several aggregates, each with its output column, as one aggregate function whose result is a record.
 
     >>> both = BuiltIns((("n", BuiltIn("count")), ("top", BuiltIn("max", ("price",)))))
     >>> both.result(both.add(both.create(), {"price": 3}))
@@ -146,8 +143,12 @@ def _nearest(better: Callable[[Any, Any], bool]) -> Fold:
     )
 
 
-def _moments(result: Callable[[list[Any]], Any]) -> Fold:
+def _moments(less: int, root: Callable[[float], float]) -> Fold:
     """A fold that keeps count, mean and the sum of squared differences (Welford's method)."""
+
+    def result(kept: list[Any]) -> float | None:
+        return root(kept[2] / (kept[0] - less)) if kept[0] > less else None
+
     return Fold(create=lambda: [0, 0.0, 0.0], add=_add_moments, merge=_merge_moments, result=result)
 
 
@@ -195,14 +196,6 @@ def _merge_moments(one: list[Any], other: list[Any]) -> list[Any]:
     return [records, mean, one[2] + other[2] + away * away * one[0] * other[0] / records]
 
 
-def _variance(less: int) -> Callable[[list[Any]], float | None]:
-    return lambda kept: kept[2] / (kept[0] - less) if kept[0] > less else None
-
-
-def _deviation(less: int) -> Callable[[list[Any]], float | None]:
-    return lambda kept: math.sqrt(kept[2] / (kept[0] - less)) if kept[0] > less else None
-
-
 def _append(kept: list[Any], value: Any) -> list[Any]:
     kept.append(value)
     return kept
@@ -227,10 +220,10 @@ FOLDS: Mapping[str, Fold] = {
     "last_value": _one_of(last=True),
     "bool_and": _combining(lambda one, other: one and other),
     "bool_or": _combining(lambda one, other: one or other),
-    "stddev_samp": _moments(_deviation(1)),
-    "stddev_pop": _moments(_deviation(0)),
-    "var_samp": _moments(_variance(1)),
-    "var_pop": _moments(_variance(0)),
+    "stddev_samp": _moments(1, math.sqrt),
+    "stddev_pop": _moments(0, math.sqrt),
+    "var_samp": _moments(1, float),
+    "var_pop": _moments(0, float),
     "collect_list": Fold(create=list, add=_append, merge=operator.add, result=list, distinct=True),
 }
 """Every built-in aggregate by its name."""

@@ -15,18 +15,13 @@ __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor"]
 
 
 class Evictor(Protocol):
-    """Selects the records to keep.
-
-    Attributes:
-        after: It runs after the function instead of before.
-    """
+    """Selects the records to keep, before the function runs, or ``after`` it."""
 
     @property
     def after(self) -> bool: ...
 
     def keep(self, records: Sequence[StoredRecord], /) -> list[StoredRecord]:
         """Return the records to keep, in their order; there is at least one record."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ __all__ = [
     "WindowFunction",
     "WindowProcess",
     "WindowReduce",
-    "compute_outputs",
 ]
 
 
@@ -30,19 +29,15 @@ class AggregateFunction(Protocol):
 
     def create(self) -> Any:
         """Return an empty accumulator."""
-        ...
 
     def add(self, accumulator: Any, value: Any, /) -> Any:
         """Return the accumulator with one more value; it may change the given one."""
-        ...
 
     def merge(self, first: Any, second: Any, /) -> Any:
         """Return the accumulator of both; called only if windows merge."""
-        ...
 
     def result(self, accumulator: Any, /) -> Any:
         """Return the result, which later records must not change."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,20 +90,14 @@ class ProcessFunction(Protocol):
         Args:
             values: Its values in order of arrival, or the one value that they were folded into.
         """
-        ...
 
     def clear(self, context: WindowContext, /) -> None:
         """Clean up ``key_state`` when the window is deleted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlainProcess:
-    """A process function without state, from a plain function.
-
-    Args:
-        function: ``(context, values) -> outputs``.
-    """
+    """A process function without state, from a plain function ``(context, values) -> outputs``."""
 
     function: Callable[[WindowContext, Sequence[Any]], Iterable[Any]]
 
@@ -134,11 +123,7 @@ class WindowReduce:
 
 @dataclass(frozen=True, slots=True)
 class WindowAggregate:
-    """Folds values into an accumulator.
-
-    Args:
-        then: Computes the outputs from its result.
-    """
+    """Folds values into an accumulator; ``then`` computes the outputs from its result."""
 
     function: AggregateFunction
     then: ProcessFunction | None = None
@@ -152,7 +137,3 @@ class WindowProcess:
 
 
 WindowFunction = WindowReduce | WindowAggregate | WindowProcess
-
-
-def compute_outputs(function: WindowFunction, inputs: Sequence[Any], context: WindowContext) -> list[Any]:
-    return list(inputs) if function.then is None else list(function.then.process(context, inputs))

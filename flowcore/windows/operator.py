@@ -12,11 +12,10 @@ from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import ElementError, NoTimestampError
-from flowcore.keyed.timers import TimerQueue
-from flowcore.windows.config import WindowConfig
+from flowcore.windows.config import WindowConfig, WindowTime
 from flowcore.windows.contents import StoredRecord
 from flowcore.windows.panes import OpenPane, delete_if_empty, merge_panes, open_pane
-from flowcore.windows.state import Emissions, KeyedRecord, KeyState, Pane, WindowState, WindowTimer
+from flowcore.windows.state import Emissions, KeyedRecord, KeyState, WindowState
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow, plan_merge
 
@@ -54,8 +53,7 @@ class WindowOperator:
         if watermark_ms <= state.watermark_ms:
             return Emissions()
         state.watermark_ms = watermark_ms
-        handler = self._trigger.on_event_time
-        return self._run_timers(state, state.event_timers, watermark_ms, handler, lambda p: p.event_timers)
+        return self._run_timers(state, "event", watermark_ms)
 
     def advance_clock(self, state: WindowState, clock_ms: int) -> Emissions:
         """Advance processing time.
@@ -64,18 +62,11 @@ class WindowOperator:
         and fired again with the same record ids.
         """
         state.clock_ms = max(state.clock_ms, clock_ms)
-        queue, handler = state.processing_timers, self._trigger.on_processing_time
-        return self._run_timers(state, queue, state.clock_ms, handler, lambda pane: pane.processing_timers)
+        return self._run_timers(state, "processing", state.clock_ms)
 
-    def _run_timers(
-        self,
-        state: WindowState,
-        queue: TimerQueue[WindowTimer],
-        now_ms: int,
-        handler: TimerHandler,
-        timers_of: Callable[[Pane], set[int]],
-    ) -> Emissions:
-        seen = Emissions()
+    def _run_timers(self, state: WindowState, time: WindowTime, now_ms: int) -> Emissions:
+        seen, queue, is_event_time = Emissions(), state.timers(time), time == "event"
+        handler = self._trigger.on_event_time if is_event_time else self._trigger.on_processing_time
         while (due := queue.next_due(now_ms)) is not None:
             timer, time_ms = due
             opened = open_pane(state, timer.key, state.keys[timer.key], timer.window)
@@ -84,7 +75,8 @@ class WindowOperator:
             elif timer.ends_window:
                 self._delete(state, opened)
             else:
-                timers_of(opened.pane).discard(time_ms)
+                pane = opened.pane
+                (pane.event_timers if is_event_time else pane.processing_timers).discard(time_ms)
                 self._handle_timer(handler, time_ms, state, opened, seen)
         return seen
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import Accumulating, ContentLogic
-from flowcore.windows.functions import WindowContext, compute_outputs
+from flowcore.windows.functions import WindowContext
 from flowcore.windows.state import KeyState, Lifetime, Pane, WindowResult, WindowState, WindowTimer
 from flowcore.windows.window import Merge, TimeWindow, apply_merge
 
@@ -98,7 +98,9 @@ class OpenPane:
             return []
         pane.firings += 1
         context = self._context(config, is_late=is_late)
-        values = compute_outputs(config.function, logic.inputs(pane.content), context)
+        values = logic.inputs(pane.content)
+        if config.function.then is not None:
+            values = list(config.function.then.process(context, values))
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
         window, newest_ms = self.window, None

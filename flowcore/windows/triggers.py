@@ -75,42 +75,31 @@ class TriggerContext(Protocol):
         A time that is registered twice fires once. A time that the watermark has already reached fires at the
         next watermark. The timers of a window are deleted with it.
         """
-        ...
 
     def register_processing_timer(self, time_ms: int) -> None:
         """Have `Trigger.on_processing_time` called once processing time reaches this time."""
-        ...
 
     def delete_event_timer(self, time_ms: int) -> None:
         """Delete a timer, if there is one."""
-        ...
 
     def delete_processing_timer(self, time_ms: int) -> None:
         """Delete a timer, if there is one."""
-        ...
 
 
 class Trigger(Protocol):
-    """Decides when a window emits; a window without content emits nothing.
-
-    Attributes:
-        mergeable: It works with windows that merge.
-    """
+    """Decides when a window emits, if it has content; ``mergeable`` ones work with windows that merge."""
 
     @property
     def mergeable(self) -> bool: ...
 
     def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         """Handle a record that was added to the window; its timestamp is None if it has none."""
-        ...
 
     def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """Handle an event-time timer that is due."""
-        ...
 
     def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """Handle a processing-time timer that is due."""
-        ...
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
         """Merge the states of windows that became one, and register its timers.
@@ -119,7 +108,6 @@ class Trigger(Protocol):
             states: The state of each window; their timers are deleted.
             context: The merged window; its state is None.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

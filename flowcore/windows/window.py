@@ -66,9 +66,6 @@ class TimeWindow:
         """Return the smallest window that contains both."""
         return TimeWindow(min(self.start_ms, other.start_ms), max(self.end_ms, other.end_ms))
 
-    def __contains__(self, timestamp_ms: int) -> bool:
-        return self.start_ms <= timestamp_ms < self.end_ms
-
 
 ALL_TIME = TimeWindow(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1)
 """The window of all times."""

@@ -37,11 +37,9 @@ class ArrowFormat(Protocol):
 
     def decode(self, payloads: Any) -> Any:
         """The rows of an array of bytes; null where the bytes are not a value."""
-        ...
 
     def encode(self, rows: Any) -> Any:
         """Structs of ``value``, the bytes, and ``error``, which is null where there are bytes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

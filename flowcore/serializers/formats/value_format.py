@@ -20,15 +20,12 @@ class ValueFormat(Protocol[V]):
     @property
     def name(self) -> str:
         """Its name in `flowcore.serializers.formats.registry`."""
-        ...
 
     def encode(self, value: V, /) -> bytes:
         """The bytes of a value; equal values have equal bytes."""
-        ...
 
     def decode(self, data: bytes, /) -> V:
         """The value from all of its bytes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

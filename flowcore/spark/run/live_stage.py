@@ -244,7 +244,6 @@ class _Active(Protocol):
     @property
     def active(self) -> bool:
         """Whether it has not ended."""
-        ...
 
 
 def wait_until_ended(run: _Active, poll: Callable[[], None], timeout_s: float | None) -> bool:

@@ -54,7 +54,6 @@ class Runner(Protocol):
         Raises:
             Refused: The operator refuses the action; nothing has changed.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

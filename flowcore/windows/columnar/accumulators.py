@@ -120,11 +120,7 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class ColumnarAggregates:
-    """Built-in aggregates over columns of known types.
-
-    Args:
-        aggregates: ``(output column, aggregate)``.
-    """
+    """Built-in aggregates, each with its output column, over columns of known types."""
 
     aggregates: tuple[tuple[str, BuiltIn], ...]
     types: Mapping[str, pa.DataType]

@@ -57,11 +57,7 @@ class ColumnarConfig(KeyGroupOperator):
 
 @dataclass(slots=True)
 class ResultWriter:
-    """Computes and emits rows.
-
-    Attributes:
-        schema: The schema of the rows: the key's columns, the aggregates', `WINDOW_FIELDS`.
-    """
+    """Computes and emits rows with the key's columns, the aggregates' and `WINDOW_FIELDS`."""
 
     schema: pa.Schema
     aggregates: ColumnarAggregates

@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, find_first_rows, to_python_keys
 from flowcore.keyed.operator import StepOutputs
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns, AccumulatorTable
 from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
-from flowcore.windows.columnar.pane_grid import EVERY_WINDOW, PaneGrid
+from flowcore.windows.columnar.pane_grid import PaneGrid
 
 __all__ = ["SlidingGroup"]
 
@@ -37,7 +37,7 @@ class SlidingGroup(ColumnarGroup):
     def __init__(self, context: ColumnarConfig, grid: PaneGrid) -> None:
         super().__init__(context)
         self._grid = grid
-        self._complete, self._ended = grid.last_complete(MIN_TIMESTAMP_MS), self._last_ended()
+        self._complete, self._ended = map(grid.last_complete, (MIN_TIMESTAMP_MS, self._late_ms))
         self._panes: dict[int, AccumulatorTable] = {}
         self._firings: dict[int, AccumulatorTable] = {}
 
@@ -100,14 +100,6 @@ class SlidingGroup(ColumnarGroup):
         for piece in pieces:
             for name, table in segments.decode(piece):
                 self._decode(name, table)
-
-    def _last_ended(self) -> int:
-        """Return the last window that has ended."""
-        return (
-            EVERY_WINDOW
-            if self._watermark_ms == MAX_TIMESTAMP_MS
-            else self._grid.last_complete(self._late_ms)
-        )
 
     def _fold(self, rows: pa.RecordBatch, panes: Ints) -> None:
         columns = [rows.column(name) for name in self._context.keys]
@@ -212,7 +204,7 @@ class SlidingGroup(ColumnarGroup):
 
     def _delete_ended(self, watermark_ms: int) -> None:
         self._watermark_ms = watermark_ms
-        self._ended = self._last_ended()
+        self._ended = self._grid.last_complete(self._late_ms)
         bound = self._grid.first_pane_after(self._ended)
         for pane in [pane for pane in self._panes if pane < bound]:
             del self._panes[pane]

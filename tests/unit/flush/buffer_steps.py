@@ -30,6 +30,7 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.memory_store import MemoryStore
 from flowcore.testing.record_buffer import RecordBuffer
 from flowcore.watermarks.progress import WatermarkSource
+from tests.unit.keyed.stored_group import read_state
 
 ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])
 EVENTS = LatencyMarkerEventSerializer()
@@ -116,7 +117,7 @@ class Worker:
         return left(stepped.outputs)
 
     def wakes_at(self) -> int | None:
-        return self.runtime.read(self.store)[0].wake_ms
+        return read_state(self.runtime, self.store)[0].wake_ms
 
 
 workers = st.lists(st.integers(0, 2), min_size=13, max_size=13)

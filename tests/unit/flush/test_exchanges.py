@@ -25,6 +25,7 @@ from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.progress import WatermarkSource
+from tests.unit.keyed.stored_group import read_state
 
 ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])
 ADDED = pa.schema([
@@ -110,7 +111,7 @@ class Chain:
 
     def wake_ms(self, number: int) -> int | None:
         """When a buffer must be flushed without input."""
-        times = (self.runtimes[number].read(store)[0].wake_ms for store in self.stores[number])
+        times = (read_state(self.runtimes[number], store)[0].wake_ms for store in self.stores[number])
         return min((time for time in times if time is not None), default=None)
 
     def _run(self, number: int, group: int, items: list[Packed]) -> list[tuple[str, pa.RecordBatch]]:

@@ -35,6 +35,7 @@ from tests.unit.flush.buffer_steps import (
     rising,
     workers,
 )
+from tests.unit.keyed.stored_group import read_state
 
 BACKLOG, LIVE = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
 
@@ -211,10 +212,10 @@ def test_buffer_reports_how_many_records_it_saved() -> None:
     group.step([("a", 1, None), ("a", 2, None), ("b", 1, None)], 5_100)
     group.remembered[0] = StateCache()
     group.step([("a", 3, None)], 5_200)
-    assert group.runtime.read(group.store)[0].counters == {}
+    assert read_state(group.runtime, group.store)[0].counters == {}
 
     assert len(group.step([("c", 1, None)], 6_000)) == 2
-    assert group.runtime.read(group.store)[0].counters == {"saved_records": 2}
+    assert read_state(group.runtime, group.store)[0].counters == {"saved_records": 2}
 
 
 def test_buffer_reports_its_size_and_age() -> None:

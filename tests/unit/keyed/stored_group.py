@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["StoredGroup"]
+from flowcore.keyed.manifest import StateManifest
+from flowcore.keyed.operator import KeyGroup
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.store import OperatorStore
+
+__all__ = ["StoredGroup", "read_state"]
+
+
+def read_state(runtime: Runtime, store: OperatorStore) -> tuple[StateManifest, KeyGroup]:
+    """Read the state of a key group as a worker does that has nothing in memory."""
+    manifest = runtime._manifest(store)
+    return manifest, runtime._state(manifest, store, None)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrat
 from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.keyed import ColumnarWindows
+from tests.unit.keyed.stored_group import read_state
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
 GROUPS = 2
@@ -229,7 +230,7 @@ def test_idleness_and_backlog_status_reach_the_second_operator() -> None:
         for row in rows.to_pylist()
     ]
     assert elements == [WatermarkStatus(idle=True)]
-    manifests = [chain.second.read(store)[0] for store in chain.stores[1]]
+    manifests = [read_state(chain.second, store)[0] for store in chain.stores[1]]
     assert [manifest.sizes()["backlog"] for manifest in manifests] == [1, 1]
 
 

@@ -26,6 +26,7 @@ from flowcore.windows import SlidingWindows, TumblingWindows, WindowAggregate, W
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
+from tests.unit.keyed.stored_group import read_state
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
 TOTALS = (("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))
@@ -146,7 +147,7 @@ def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
         runtime.step(0, rows(*((key, 1, 1) for key in keys)), clock, store, remembered)
 
     assert sum(map(len, store.segments.values())) < 1_000_000
-    manifest, group = runtime.read(store)
+    manifest, group = read_state(runtime, store)
     assert manifest.snapshot
     assert len(store.segments) == len(manifest.snapshot) + len(manifest.deltas)
     stepped = runtime.step(0, rows(("z", 2_000_000, 1)), 101, store, StateCache())
@@ -222,12 +223,10 @@ def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
     runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, StateCache())
 
     with pytest.raises(StateError, match="panes of 10 ms"):
-        runtime_of(by_column(windows(assigner=TumblingWindows(7)))).read(store)
+        read_state(runtime_of(by_column(windows(assigner=TumblingWindows(7)))), store)
     other = runtime_of(by_column(windows()))
     with pytest.raises(StateError, match="key_groups=1"):
-        Runtime(operator=other.operator, query="q", key_groups=2, sources=other.sources, rows=ROWS).read(
-            store
-        )
+        read_state(replace(other, key_groups=2), store)
 
 
 def test_ended_partitions_complete_windows_whatever_the_strategy_of_their_source() -> None:
@@ -276,7 +275,7 @@ def test_segments_of_another_version_are_refused(operator: Any) -> None:
     store.segments[0] = b"\x63" + store.segments[0][1:]
 
     with pytest.raises(StateError, match="version 99"):
-        runtime.read(store)
+        read_state(runtime, store)
 
 
 def test_times_as_keys_and_values_survive_a_restart() -> None:

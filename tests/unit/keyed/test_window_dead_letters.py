@@ -28,6 +28,7 @@ from flowcore.windows import (
 )
 from flowcore.windows.functions import PlainProcess
 from flowcore.windows.triggers import Count, EventTimeTrigger, TriggerResult
+from tests.unit.keyed.stored_group import read_state
 from tests.unit.keyed.test_dead_letters import (
     Gathered,
     left,
@@ -196,7 +197,7 @@ def test_a_trigger_or_a_clearing_that_fails_becomes_a_dead_letter() -> None:
         reasons.append(dead_letter["@reason"])
         assert json.loads(dead_letter["@content"])["window_end_ms"] == 10
         assert json.loads(dead_letter["@content"])["values"] in ([[5]], [{"do": "", "number": 5}])
-        _, group = task.read(store)
+        _, group = read_state(task, store)
         (piece,) = group.snapshot()
         assert [each["key"] for each in json.loads(piece[1:])["keys"]] == ["b"]
     assert (

@@ -283,8 +283,8 @@ def test_functions_downstream_of_a_process_are_opened_and_closed_with_it() -> No
     run, store = runtime(chained(Numbers(), Receiver(step("map", Noted())))), MemoryStore()
     run.step(0, packed(ROWS), 0, store, StateCache())
     run.step(0, packed(ROWS), 0, store, StateCache())
-    run.close()
-    run.close()
+    run.operator.close()
+    run.operator.close()
     assert calls == ["open", "close"]
 
 

@@ -319,8 +319,8 @@ def test_a_function_is_opened_once_for_each_task_and_closed_after_it() -> None:
 
     run.step(0, packed([("a", 1, "", 1, 0)], 0), 0, store, remembered)
     run.step(0, packed([("a", 2, "", 2, 1)], 0), 1, store, remembered)
-    run.close()
-    run.close()
+    run.operator.close()
+    run.operator.close()
     stepped = run.step(0, packed([("a", 3, "", 4, 2)], 0), 2, store, remembered)
 
     assert function.calls == ["open", "close", "open"]
@@ -341,7 +341,7 @@ def test_a_function_is_closed_where_its_output_is_buffered() -> None:
     run = replace(runtime(function), operator=BufferedOperator(operator=operator, buffer=buffer))
 
     run.step(0, packed([("a", 1, "", 1, 0)], 0), 0, MemoryStore(), StateCache())
-    run.close()
+    run.operator.close()
 
     assert function.calls == ["open", "close"]
 
