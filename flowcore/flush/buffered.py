@@ -59,7 +59,6 @@ class _Group(KeyGroup):
         return min((time for time in times if time is not None), default=None)
 
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
-        """Flush if that is due, then advance the operator's clock."""
         self._buffer.advance_clock(clock_ms, out)
         self._run(out, self._inner.advance_clock, clock_ms)
 
@@ -71,7 +70,6 @@ class _Group(KeyGroup):
         self._run(out, self._inner.rows, rows)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
-        """Pass the watermark through both, after the results that it causes."""
         self._run(out, self._inner.advance_watermark, watermark_ms)
         self._buffer.advance_watermark(watermark_ms, out)
 
@@ -102,7 +100,6 @@ class _Group(KeyGroup):
         return None if inner is None and buffered is None else join_pieces(inner or b"", buffered or b"")
 
     def snapshot(self) -> Iterator[bytes]:
-        """The operator's pieces, then the buffer's."""
         yield from (join_pieces(piece, b"") for piece in self._inner.snapshot())
         yield from (join_pieces(b"", piece) for piece in self._buffer.snapshot())
 

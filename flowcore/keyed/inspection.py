@@ -243,10 +243,8 @@ def _select_latest(side: str, rows: list[dict[str, Any]], header: Mapping[str, A
         return [] if header["loaded"] else [row["@time_ms"] for row in rows]
     newest = max(rows, key=lambda row: (row["@time_ms"], row["@id"]))
     newest_ms, ttl_ms, deleted = newest["@time_ms"], header["ttl_ms"], header.get("deleted")
-    is_gone = (deleted is not None and newest[deleted]) or (
-        ttl_ms is not None and newest_ms + ttl_ms <= header["clock_ms"]
-    )
-    return [] if is_gone else [newest_ms]
+    is_expired = ttl_ms is not None and newest_ms + ttl_ms <= header["clock_ms"]
+    return [] if is_expired or (deleted is not None and newest[deleted]) else [newest_ms]
 
 
 def _totals(names: list[str], tables: Mapping[str, pa.RecordBatch]) -> Iterator[InspectedKey]:
