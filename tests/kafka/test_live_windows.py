@@ -75,6 +75,22 @@ def test_window_emits_when_complete_and_continues_after_a_restart(live: Live) ->
     assert [(row["user"], row["price"]) for row in live.values(late)] == [("a", 7), ("a", 8)]
 
 
+def test_code_of_a_batch_is_not_compiled_again(live: Live) -> None:
+    """No number of a batch, such as its time, is in the code that Spark generates."""
+    source = clicks(live)
+    flow = Flow("compiled")
+    windows = flow.read("clicks", source).window(Tumbling(10), by="user", name="per_user")
+    windows.aggregate(total="sum(price)").write("totals", live.topic("totals"))
+    metrics: Any = live.spark.sparkContext._jvm.org.apache.spark.metrics.source.CodegenMetrics  # type: ignore[union-attr]
+    compiled = []
+    for number in range(3):
+        live.send(source, click("a", 1, 20_000 * number))
+        live.run(flow)
+        compiled.append(metrics.METRIC_COMPILATION_TIME().getCount())
+
+    assert compiled[2] == compiled[1] > 0
+
+
 def test_ingestion_time_is_that_of_the_batch_also_when_it_is_repeated(live: Live) -> None:
     """Spark logs the time of a batch before it runs, so a repeated record stays in its window."""
     source = live.topic(

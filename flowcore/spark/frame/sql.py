@@ -6,10 +6,18 @@ functions need several calls for each function.
 
 from collections.abc import Mapping
 
-__all__ = ["displayable_timestamp", "json_object", "literal", "quote", "struct"]
+__all__ = ["BATCH_CLOCK_MS", "displayable_timestamp", "json_object", "literal", "quote", "struct"]
 
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
 """The years 1 to 9999, whose times Spark can show; 64-bit milliseconds go far beyond them."""
+
+BATCH_CLOCK_MS = "unix_millis(array_sort(array(current_timestamp()))[0])"
+"""When the batch began, in milliseconds since 1970; the same if the batch is repeated.
+
+Spark writes numbers into the code that it generates, and ``current_timestamp()`` is another one in each
+batch: that code, which parses the records too, would be compiled for each batch and start cold. Spark
+interprets ``array_sort`` instead, so the number is not in the code.
+"""
 
 
 def quote(name: str) -> str:

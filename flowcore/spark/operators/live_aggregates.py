@@ -20,7 +20,7 @@ from flowcore.api.operators import Aggregate
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, VALUE, RowKind
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import BATCH_CLOCK_MS, literal, quote
 from flowcore.spark.topics import elements
 
 __all__ = ["apply_aggregate"]
@@ -88,7 +88,7 @@ def apply_aggregate(
 
 def _earliness(marked_ms: str) -> str:
     """A number that is higher for later batches and, within a batch, for earlier markers."""
-    second = "((unix_millis(current_timestamp()) + 999) DIV 1000)"
+    second = f"(({BATCH_CLOCK_MS} + 999) DIV 1000)"
     return f"{second} * {_MOST_MS + 1} + greatest(least({second} * 1000 - {marked_ms}, {_MOST_MS}), 0)"
 
 

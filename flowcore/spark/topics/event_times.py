@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
 from flowcore.spark.frame.rows import TIMESTAMP_MS
-from flowcore.spark.frame.sql import displayable_timestamp, literal
+from flowcore.spark.frame.sql import BATCH_CLOCK_MS, displayable_timestamp, literal
 
 __all__ = ["milliseconds", "require_time", "too_far_ahead"]
 
@@ -41,7 +41,7 @@ def too_far_ahead(time: str, limit_ms: int, condition: str = "true") -> tuple[st
         "(watermark.max-ahead): windows would close too early"
     )
     return (
-        f"{condition} AND {time} > unix_millis(current_timestamp()) + {limit_ms}",
+        f"{condition} AND {time} > {BATCH_CLOCK_MS} + {limit_ms}",
         f"concat('has the event time ', {shown}, {after})",
     )
 
