@@ -47,6 +47,7 @@ def _watermarks_ms(live: Live, topic: KafkaTopic) -> list[int]:
     return [each.timestamp_ms for each in _elements(live, topic) if isinstance(each, Watermark)]
 
 
+@pytest.mark.thorough
 def test_watermarks_wait_for_partitions_that_are_added_while_a_flow_runs(live: Live) -> None:
     """Nobody restarts the flow; without it the watermark would pass the records of the new partition."""
     sales = live.topic("sales", schema=SALE, event_time="at", watermark=monotonous())

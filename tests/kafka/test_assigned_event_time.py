@@ -120,6 +120,7 @@ class Alarms(KeyedProcessFunction):
         yield {"what": f"{context.key} rings at {time_ms}"}
 
 
+@pytest.mark.thorough
 def test_processes_and_joins_read_assigned_event_time(live: Live) -> None:
     """In micro-batches, then in a slice: a join in the second exchange follows the watermarks of both."""
     clicks, limits, alarms, joined = (live.topic(name) for name in ("clicks", "limits", "alarms", "joined"))

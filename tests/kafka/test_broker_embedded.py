@@ -122,6 +122,7 @@ def test_embedded_broker_keeps_data_and_refuses_a_second_broker_on_it(tmp_path: 
         assert _consume(second.bootstrap_servers, "bids", 100) == [b"kept"] * 100
 
 
+@pytest.mark.thorough
 def test_embedded_broker_restarts_with_its_records_after_a_kill(tmp_path: Path) -> None:
     """`ended` reports the kill to the owner, and the next start on the same data has the records."""
     broker = EmbeddedBroker(tmp_path / "data").start()
@@ -151,7 +152,12 @@ def test_embedded_broker_that_cannot_start_reports_the_reason(
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["kill-9", "terminate", "interrupt"]
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="kill-9"),
+        pytest.param(signal.SIGTERM, id="terminate", marks=pytest.mark.thorough),
+        pytest.param(signal.SIGINT, id="interrupt", marks=pytest.mark.thorough),
+    ],
 )
 def test_embedded_broker_ends_with_an_owner_that_is_killed(number: signal.Signals, tmp_path: Path) -> None:
     """Java and folder are gone within seconds, although child processes of the owner are still alive."""

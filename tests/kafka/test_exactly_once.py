@@ -42,6 +42,7 @@ def drive(servers: str, state: str, source: str, out: str) -> None:
         run.wait(100)
 
 
+@pytest.mark.thorough
 def test_slice_writes_each_record_once_through_kills(live: Live) -> None:
     """Killed in a transaction after another slot's commit, and before Spark's commit of a batch."""
     source, out = live.topic("sales"), live.topic("out")

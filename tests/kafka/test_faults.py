@@ -159,6 +159,7 @@ def test_windows_of_a_killed_worker_continue_in_the_next_run(live: Live) -> None
     check_visits(live, out, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("own_workers")
 def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
     """The next run reads the buffered results from the state store."""

@@ -238,6 +238,7 @@ def test_invalid_events_are_counted_separately(servers: str) -> None:
         assert "hostile.events[0]@7 has 900000 bytes" in (collector.last_bad or "")
 
 
+@pytest.mark.thorough
 def test_markers_continue_after_the_broker_was_killed(tmp_path: Path) -> None:
     """During the outage markers are dropped and counted, and `close` does not wait for the broker."""
     broker = EmbeddedBroker(tmp_path / "data").start()

@@ -78,7 +78,12 @@ def by_windows(bids: KafkaTopic, tops: KafkaTopic, flush: timedelta) -> Flow:
 
 Declared = Callable[[KafkaTopic, KafkaTopic, timedelta], Flow]
 each_kind = pytest.mark.parametrize(
-    "declared", [by_function, by_process, by_windows], ids=["function", "process", "windows"]
+    "declared",
+    [
+        pytest.param(by_function, id="function", marks=pytest.mark.thorough),
+        pytest.param(by_process, id="process", marks=pytest.mark.thorough),
+        pytest.param(by_windows, id="windows"),
+    ],
 )
 
 

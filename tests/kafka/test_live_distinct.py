@@ -47,6 +47,7 @@ def expected(rows: list[dict[str, Any]]) -> Pages:
     return found
 
 
+@pytest.mark.thorough
 def test_distinct_values_are_counted_over_slices_and_a_repeated_batch(live: Live) -> None:
     """Nulls do not count; a page is emitted only if it has changed; state has each value once."""
     visits = live.topic("visits", schema=VISIT)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from flowcore import Flow, KafkaTopic, Sliding, Tumbling
 from flowcore.planner import plan_flow
 from flowcore.process import KeyedProcessFunction
@@ -225,6 +227,7 @@ class Sum(KeyedProcessFunction):
         return [{"total": self.total.get(0)}]
 
 
+@pytest.mark.thorough
 def test_processes_without_watermarks_and_latency_markers_run_in_a_chain(live: Live) -> None:
     """Timers of processing time fire without input, and markers leave after both operators."""
     live.settings = replace(live.settings, latency_interval=timedelta(milliseconds=200))

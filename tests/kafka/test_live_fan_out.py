@@ -133,6 +133,7 @@ def test_results_of_a_window_go_to_a_window_and_a_function_over_a_kill(live: Liv
     assert len(rows[2]) >= len(rows[0])
 
 
+@pytest.mark.thorough
 def test_results_of_two_operators_and_a_topic_are_united_for_a_second_one(live: Live) -> None:
     """The watermark of each of the three holds the second operator; all their records have an id."""
     source, out = bids(live), live.topic("out")

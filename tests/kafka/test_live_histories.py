@@ -102,6 +102,7 @@ def _finish(run: LiveRun, live: Live, counts: KafkaTopic, windows: int) -> None:
     live.wait_for_records(run, counts, windows)
 
 
+@pytest.mark.thorough
 def test_state_begins_with_the_history_through_a_kill(live: Live, tmp_path: Path) -> None:
     """Records on the wrong side of the seam count once, and none is late or before an earlier one.
 

@@ -125,6 +125,7 @@ def test_results_are_those_of_the_last_rows_after_a_kill_of_the_driver(live: Liv
     assert {key.key["auction"] for key in rows} == newest.keys()
 
 
+@pytest.mark.thorough
 def test_rows_that_are_not_replaced_are_taken_back_after_the_time_to_live(live: Live) -> None:
     """Their group is deleted without any input; a change of modes loses nothing."""
     bids, shops = live.topic("bids"), live.topic("shops")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from flowcore import Flow, KafkaTopic, Tumbling
 from flowcore.watermarks import bounded_out_of_orderness
 from tests.kafka.conftest import Live
@@ -65,6 +67,7 @@ def drive(servers: str, state: str, *topics: str) -> None:
     run_slice(ordered_events, servers, state, topics, batch_records=40)
 
 
+@pytest.mark.thorough
 def test_records_leave_in_order_of_time_through_a_kill_of_the_driver(live: Live) -> None:
     """Through a slice that is killed, a repeated batch, and micro-batches; ids and messages are kept."""
     topics = [live.topic(name) for name in ("events", "by_user", "by_part", "late", "counts")]
