@@ -23,6 +23,7 @@ def webserver(tmp_path: Path) -> Iterator[Ui]:
         yield ui
 
 
+@pytest.mark.thorough
 def test_a_run_from_the_command_line_is_seen_in_dagster(webserver: Ui, auctions: Any) -> None:
     """Its numbers have the keys of a run that Dagster starts; the last report is its end."""
     settings = {

@@ -45,6 +45,7 @@ def test_results_are_the_same_after_a_change_of_partitions(live: Live) -> None:
     assert found == {each: sum(auction == each for auction, _ in records) for each in range(7)} | {99: 2}
 
 
+@pytest.mark.thorough
 def test_results_are_the_same_after_an_interrupted_change_of_partitions(live: Live) -> None:
     """Windows over windows continue in two partitions, as if their state had never been in five."""
     source, counts, most = bids(live), live.topic("counts"), live.topic("most")
@@ -74,6 +75,7 @@ def test_state_of_a_running_query_is_not_touched(live: Live, tmp_path: Path) -> 
             rescale_checkpoint(live.spark, tmp_path / "query", 3)
 
 
+@pytest.mark.thorough
 def test_results_are_the_same_after_a_change_of_key_groups(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
