@@ -33,6 +33,7 @@ _ROWS_AT_ONCE = 1 << 17
 _LOW_BITS = (1 << 32) - 1
 _NO_CHANNEL = -1
 """The channel of outputs of `map_batches`: from which partition their records were is unknown."""
+_TRUE = pa.array([True])
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -47,7 +48,7 @@ class InputColumns:
         element: A control element, or null; None if there are no control elements.
         marker: The event of a latency marker, or null; None if there are no markers.
         backlog: The query's backlog status from this step on, or null; None if the input has none.
-        passing: A row that passes the exchange, as a struct, or null; None if no rows pass it.
+        passes: True for a row that passes the exchange; None if no rows pass it.
     """
 
     source: str
@@ -58,7 +59,7 @@ class InputColumns:
     sender: str | None = None
     marker: str | None = None
     backlog: str | None = None
-    passing: str | None = None
+    passes: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,7 @@ class Packing:
         sources: The names of the sources and of the operators upstream, by number.
         recipients: The operators, by number.
         upstream: The names among ``sources`` that are operators.
+        passing: The input's columns of the rows that pass the exchange, and the names of these columns there.
         later: The rows that tell a later exchange what was seen of a source; None if none needs it.
         derived: By source, others that have its partitions and follow its control elements.
         functions: By source, a user's function from the timestamps of a batch to event time.
@@ -152,6 +154,7 @@ class Packing:
     key_groups: int
     recipients: tuple[Recipient, ...]
     upstream: frozenset[str] = frozenset()
+    passing: Mapping[str, str] = field(default_factory=dict)
     later: SeenRows | None = None
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
@@ -182,9 +185,12 @@ class Packing:
 
     def _pack(self, batch: pa.RecordBatch, task: _Task) -> Iterator[pa.RecordBatch]:
         inputs = self.inputs
-        if inputs.passing is not None and (column := batch.column(inputs.passing)).null_count < len(column):
-            yield from _to_batches(self._passing(batch.filter(column.is_valid()), inputs.passing))
-            kept = column.is_null()
+        if (
+            inputs.passes is not None
+            and pc.any(passes := pc.is_in(batch.column(inputs.passes), _TRUE)).as_py()
+        ):
+            yield from _to_batches(self._passing(batch.filter(passes)))
+            kept = pc.invert(passes)
             if inputs.element is not None:  # a control element may be for this exchange and for a later one
                 kept = pc.or_(kept, batch.column(inputs.element).is_valid())
             batch = batch.filter(kept)
@@ -292,12 +298,12 @@ class Packing:
             packed = Packed.of_event(channel, event, place % len(self.recipients))
             yield partition % self.key_groups, packed
 
-    def _passing(self, batch: pa.RecordBatch, passing: str) -> Iterator[tuple[int, Packed]]:
+    def _passing(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Packed]]:
         """The rows of each channel go to one group, which emits them in their order."""
         batch, channels, offsets = self._in_order(batch)
-        structs = batch.column(passing)
-        assert isinstance(structs, pa.StructArray)  # noqa: S101 - a fact for the type checker
-        rows = pa.RecordBatch.from_struct_array(structs)
+        rows = pa.RecordBatch.from_arrays(
+            [batch.column(name) for name in self.passing], names=[*self.passing.values()]
+        )
         for start, end in _runs(channels):
             number = int(channels[start])
             group = (number & _LOW_BITS) % self.key_groups

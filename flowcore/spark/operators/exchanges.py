@@ -130,6 +130,9 @@ def run_exchange(
         recipients=recipients,
         upstream=frozenset(each.name for each in place.upstream),
         later=later,
+        passing=dict(
+            zip([f"{PREFIX}passing{number}" for number in range(len(passing))], passing, strict=True)
+        ),
         derived=context.derived,
         functions=functions,
         senders=context.sender_files,
@@ -212,8 +215,11 @@ def _select(
         conditions = [f"{BRANCH} IN ({', '.join(map(str, numbers))})"] if numbers else []
         if place.passing_numbers and ELEMENT in existing:
             conditions.append(f"{is_control} AND {SOURCE} IN ({', '.join(map(str, place.passing_numbers))})")
-        row = f"struct({', '.join(map(quote, passing))})"
-        texts |= {"passing": f"CASE WHEN {' OR '.join(conditions)} THEN {row} END"} if conditions else {}
+        if conditions:
+            # Not one struct: Arrow's writer asks for the size of all its columns after each row.
+            texts["passes"] = " OR ".join(conditions)
+            for number, name in enumerate(passing):
+                texts[f"passing{number}"] = f"CASE WHEN {texts['passes']} THEN {quote(name)} END"
     shared: dict[str, str] = {}
 
     def share(text: str) -> str:
@@ -389,5 +395,5 @@ def _input_columns(frame: DataFrame) -> InputColumns:
         sender=optional("sender"),
         marker=optional("event"),
         backlog=optional("backlog"),
-        passing=optional("passing"),
+        passes=optional("passes"),
     )

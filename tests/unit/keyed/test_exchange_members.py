@@ -99,7 +99,7 @@ def test_an_exchange_wakes_for_the_operator_that_is_due_first() -> None:
 
 
 def packing(*recipients: Recipient, **settings: Any) -> Packing:
-    inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passing="passing")
+    inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passes="passes")
     return Packing(inputs=inputs, sources=("in", "up"), key_groups=2, recipients=recipients, **settings)
 
 
@@ -115,7 +115,7 @@ def batch(count: int) -> pa.RecordBatch:
             "p": pa.array([3] * count, pa.int32()),
             "o": numbers,
             "newest": pa.array(numbers, pa.int64()),
-            "passing": pa.nulls(count, pa.struct(list(PASSED))),
+            "passes": [False] * count,
             "even": [number % 2 == 0 for number in numbers],
             "all": [True] * count,
             "to": pa.array([number % 2 for number in numbers], pa.int32()),

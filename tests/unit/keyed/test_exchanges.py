@@ -309,7 +309,7 @@ def test_results_do_not_depend_on_batches(records: list[tuple[int, str, int]], s
 
 def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
     """They are not records of the operator, and nobody opens them."""
-    other = pa.struct([("x", pa.int64()), ("kind", pa.string())])
+    other = pa.schema([("x", pa.int64()), ("kind", pa.string())])
     batch = pa.record_batch(
         {
             "g": pa.array([0, 0, 1, None], pa.int32()),
@@ -318,18 +318,25 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
             "o": [1, 2, 3, 4],
             "newest": [1, None, 3, None],
             "kept": [True, False, True, False],
-            "passing": pa.array([None, {"x": 7, "kind": "bad"}, None, {"x": 8, "kind": "late"}], other),
+            "passes": [None, True, False, True],
+            "p0": pa.array([None, 7, None, 8], pa.int64()),
+            "p1": [None, "bad", None, "late"],
             "user": ["a", None, "b", None],
             "t": [1, None, 3, None],
             "v": [1, None, 1, None],
         }
     )
-    inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passing="passing")
-    recipient = Recipient(key_group="g", record="kept", columns=tuple(ROWS.names))
-    packing = Packing(inputs=inputs, sources=("in",), key_groups=GROUPS, recipients=(recipient,))
+    inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passes="passes")
+    packing = Packing(
+        inputs=inputs,
+        sources=("in",),
+        key_groups=GROUPS,
+        recipients=(Recipient(key_group="g", record="kept", columns=tuple(ROWS.names)),),
+        passing={"p0": "x", "p1": "kind"},
+    )
 
-    passed = pa.array([None, {"x": 17, "kind": "bad"}, None, {"x": 18, "kind": "late"}], other)
-    later = batch.set_column(3, "o", pa.array([5, 6, 7, 8])).set_column(6, "passing", passed)
+    later = batch.set_column(3, "o", pa.array([5, 6, 7, 8]))
+    later = later.set_column(batch.schema.get_field_index("p0"), "p0", pa.array([None, 17, None, 18]))
 
     items: list[list[Packed]] = [[], []]
     for each in (later, batch):  # of two tasks
@@ -340,9 +347,7 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
     exchange = Exchange(query="q", runtimes=(Chain().first,))
     outs = [exchange.step(0, each, 0, MemoryGroup(), StateCache()) for each in items]
     assert list(outs[0].passing) == []
-    rows = [
-        pa.ipc.read_record_batch(pa.py_buffer(content), pa.schema(list(other))) for content in outs[1].passing
-    ]
+    rows = [pa.ipc.read_record_batch(pa.py_buffer(content), other) for content in outs[1].passing]
     assert [row["x"] for each in rows for row in each.to_pylist()] == [7, 8, 17, 18]
 
 
