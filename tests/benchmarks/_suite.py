@@ -119,6 +119,12 @@ SUITE = (
         smallest="--keys 5000 --batches 4 --key-groups 8",
     ),
     Entry(
+        "scale",
+        "scale",
+        quick="--points 2 --records 5000 --batches 4 --dimension keys --dimension branches",
+        smallest="--points 1 --records 1000 --batches 3 --dimension keys --dimension depth",
+    ),
+    Entry(
         "waiting", "waiting", quick="--records 5000 --pending 1000", smallest="--records 2000 --pending 500"
     ),
     Entry(

@@ -13,6 +13,7 @@ from pipelines.benchmark import Figures, slope
 from tests.benchmarks import _rounds
 from tests.benchmarks._delays import summarize_delays
 from tests.benchmarks._process_cost import ProcessCost
+from tests.benchmarks.scale import fit_exponent
 
 
 @pytest.fixture
@@ -106,3 +107,12 @@ def test_delays_have_slow_seconds_of_sending_and_the_longest_pause() -> None:
 
     assert (delays.max_ms, delays.slow_seconds, delays.longest_pause_ms) == (150, 1, 750)
     assert delays.p50_ms == 25
+
+
+@pytest.mark.parametrize(
+    ("costs", "exponent"),
+    [([5.0, 5.0, 5.0], 0.0), ([2.0, 20.0, 200.0], 1.0), ([1.0, 100.0, 10_000.0], 2.0)],
+)
+def test_the_exponent_says_how_cost_grows_with_size(costs: list[float], exponent: float) -> None:
+    """0 if it does not depend on it, 1 if it is proportional."""
+    assert fit_exponent([10, 100, 1000], costs) == pytest.approx(exponent)
