@@ -11,6 +11,7 @@ FlowcoreError
 +-- InstallationError                      something that flowcore needs is missing on this machine
 +-- OutageError                            a run misses something that may come back: it may start again
 |   +-- UnreachableBrokerError (also BrokerError)  a broker does not answer
+|   +-- UnreachableRegistryError (also RegistryError)  a schema registry does not answer
 |   +-- DiskFullError (also RunError)      a file cannot be written, since there is no space
 |   +-- ExpiredLeaseError (also RunError)  leases could not be renewed in time
 |   +-- LoweredLimitError (also RunError)  a topic takes smaller messages than before
@@ -18,6 +19,7 @@ FlowcoreError
 +-- ResultError                            a bounded result is missing, half-written or changed
 +-- BrokerError                            Kafka cannot be started or reached
 |   +-- BrokerAccessError                  a broker refuses a login or a permission, or is not trusted
++-- RegistryError                          a schema registry refuses, or its schemas do not fit a topic
 +-- SerializationError                     bytes or a value that a serializer refuses
 |   +-- OnlyRecordsError                   anything but a record, handed to a value-only serializer
 +-- NoTimestampError                       the timestamp of a record that has none was read
@@ -57,6 +59,7 @@ __all__ = [
     "OnlyRecordsError",
     "OutageError",
     "PlanError",
+    "RegistryError",
     "ResultError",
     "RunError",
     "SchemaError",
@@ -64,6 +67,7 @@ __all__ = [
     "SettingsError",
     "StateError",
     "UnreachableBrokerError",
+    "UnreachableRegistryError",
 ]
 
 
@@ -121,6 +125,14 @@ class BrokerAccessError(BrokerError):
 
 class UnreachableBrokerError(OutageError, BrokerError):
     """A Kafka broker that does not answer in time."""
+
+
+class RegistryError(FlowcoreError):
+    """A schema registry that refuses a request, or whose schemas do not fit a topic of the flow."""
+
+
+class UnreachableRegistryError(OutageError, RegistryError):
+    """A schema registry that does not answer in time."""
 
 
 class SerializationError(FlowcoreError):

@@ -168,7 +168,8 @@ class KafkaTopic:
             readers of committed records see each record once. The query then runs in micro-batches or slices.
         format: The encoding of a value: ``json``, ``avro``, ``avro-confluent``, ``fixed``,
             ``protobuf``, ``raw``, or one that you `flowcore.serializers.formats.register`.
-        format_options: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
+        format_options: ``schema`` for Avro; ``schema_id`` for ``avro-confluent``, or ``subject`` if a schema
+            registry is asked for the id; ``message`` for Protobuf.
 
     Raises:
         ConfigurationError: The name is empty, ``start`` is after the end, a time has no zone, the

@@ -16,7 +16,16 @@ from flowcore.errors import FormatError, PlanError
 if TYPE_CHECKING:
     from flowcore.serializers.formats import ValueFormat
 
-__all__ = ["Formatted", "check_format", "check_written", "format_of", "runs_in_python", "value_schema"]
+__all__ = [
+    "Formatted",
+    "asks_registry",
+    "check_format",
+    "check_written",
+    "format_of",
+    "runs_in_python",
+    "value_columns",
+    "value_schema",
+]
 
 _NATIVE = ("json", "avro", "avro-confluent", "raw")
 _RAW_TYPES = ("BINARY", "STRING")
@@ -40,6 +49,11 @@ def runs_in_python(topic: Formatted) -> bool:
     return topic.format not in _NATIVE
 
 
+def asks_registry(topic: Formatted) -> bool:
+    """True if a run asks the schema registry for the ids of the topic's schemas."""
+    return topic.format == "avro-confluent" and not {"schema_id", "writers"} & topic.format_options.keys()
+
+
 def format_of(topic: Formatted) -> ValueFormat[Any]:
     """Build the format of a topic's values.
 
@@ -59,7 +73,7 @@ def value_schema(topic: Formatted) -> Schema | None:
     """
     if topic.schema is not None:
         return Schema.parse(topic.schema)
-    columns = _option_columns(topic) if topic.format_options else {}
+    columns = value_columns(topic) if topic.format_options else {}
     return Schema(tuple(columns.values())) if columns else None
 
 
@@ -108,14 +122,20 @@ def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequ
     raise PlanError(msg)
 
 
-def _option_columns(topic: Formatted) -> dict[str, Column]:
-    """The columns of the schema or message in a topic's options; empty if there is none."""
+def value_columns(topic: Formatted) -> dict[str, Column]:
+    """The columns, by name, of the schema or message in a topic's options; empty if there is none."""
     from flowcore.serializers import formats  # noqa: PLC0415 - heavy; JSON does not need it
     from flowcore.serializers.formats.avro_schemas import avro_columns  # noqa: PLC0415
     from flowcore.serializers.formats.protobuf import protobuf_types  # noqa: PLC0415
 
     match format_of(topic):
-        case formats.AvroFormat(schema=schema) | formats.ConfluentAvroFormat(schema=schema):
+        case formats.SubjectAvroFormat(schema=None):
+            return {}
+        case (
+            formats.AvroFormat(schema=schema)
+            | formats.ConfluentAvroFormat(schema=schema)
+            | formats.SubjectAvroFormat(schema=schema)
+        ):
             found = avro_columns(schema)
             columns = {name: (column.type, column.nullable) for name, column in found.items()}
         case formats.ProtobufFormat(message=message):
@@ -163,7 +183,7 @@ def _check_values(topic: Formatted) -> None:
         raise FormatError(msg)
     format_of(topic)
     if "schema" in options or "message" in options:
-        _check_columns(schema, _option_columns(topic))
+        _check_columns(schema, value_columns(topic))
 
 
 def _check_columns(schema: Schema, fields: Mapping[str, Column]) -> None:

@@ -25,7 +25,7 @@ from flowcore.settings import Settings, refuse_secrets, secret_keys
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
 from flowcore.spark.run.jvm import start_jvm
-from flowcore.spark.run.live_topics import prepare_topics
+from flowcore.spark.run.live_topics import prepare_topics, require_schemas
 from flowcore.spark.run.private import prepare_state_folder, private_files
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
 from flowcore.spark.run.task_slots import slots_needed
@@ -159,13 +159,16 @@ class SparkResource(DeployedResource, LazyPySparkResource):
             RunError: A source topic does not exist.
             StateError: A checkpoint belongs to other topics, or to a plan that is not compatible.
             LostRecordsError: A topic has removed records that were not read.
+            RegistryError: The schema registry refuses, or its schemas do not fit a topic.
         """
         settings = self._configured(settings)
         self._private.enter_context(private_files(settings.umask))
         prepare_state_folder(settings.state_dir)
         require_checkpoints_fit(plan, settings)
         partitions = prepare_topics(plan, settings)
-        return Context(self._session(settings, slots_needed(plan, settings, partitions)), settings, plan.flow)
+        schemas = require_schemas(plan, settings)
+        spark = self._session(settings, slots_needed(plan, settings, partitions))
+        return Context(spark, settings, plan.flow, schemas=schemas)
 
     def session(self, settings: Settings) -> SparkSession:
         """The run's session, for batch work; it is started if necessary."""

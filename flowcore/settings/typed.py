@@ -6,8 +6,6 @@ merges the sources before it validates, so that no message could name the source
 
 import difflib
 import os
-import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
@@ -18,99 +16,23 @@ from flowcore.durations import parse_duration, show_duration
 from flowcore.errors import SettingsError
 from flowcore.settings.secrets import FILE_SUFFIX, hide_login, read_secret
 from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
+from flowcore.settings.values import (
+    duration_at_least,
+    read_address,
+    read_batch,
+    read_flag,
+    read_number,
+    read_positive,
+    read_size,
+    read_text,
+    read_umask,
+    read_word,
+)
 
 __all__ = ["Settings", "keys", "secret_keys"]
 
 CheckMode = Literal["off", "sample", "full"]
 ResultVisibility = Literal["whole", "pipelined"]
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        msg = "it must be text"
-        raise TypeError(msg)
-    return value
-
-
-def _number(range_: str, least: int, most: int = sys.maxsize) -> Callable[[str | int], int]:
-    def read(value: str | int) -> int:
-        number = least - 1 if isinstance(value, (bool, float)) else int(value)
-        if not least <= number <= most:
-            msg = f"it must be a whole number{range_}"
-            raise ValueError(msg)
-        return number
-
-    return read
-
-
-_positive = _number(" above zero", 1)
-
-
-def _address(value: Any) -> str:
-    text = _text(value)
-    if not text.startswith(("http://", "https://")):
-        msg = "it must begin with http:// or https://"
-        raise ValueError(msg)
-    if "@" in text:
-        msg = "it must not have a name and a password, which would be shown with it"
-        raise ValueError(msg)
-    return text
-
-
-def _flag(value: str | bool) -> bool:
-    if str(value).lower() not in ("true", "false"):
-        msg = "it must be true or false"
-        raise ValueError(msg)
-    return str(value).lower() == "true"
-
-
-def _word(*words: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        # YAML and TOML read a bare off as false.
-        word = "off" if value is False else value
-        if word not in words:
-            msg = f"it must be {', '.join(words[:-1])} or {words[-1]}"
-            raise ValueError(msg)
-        return str(word)
-
-    return read
-
-
-def _at_least(seconds: int, otherwise: str) -> Callable[[str | timedelta], timedelta]:
-    """A reader of durations that are not shorter; a shorter one is refused with what would happen."""
-
-    def read(value: str | timedelta) -> timedelta:
-        found = parse_duration(value)
-        if found < timedelta(seconds=seconds):
-            msg = f"it must be at least {seconds} s: {otherwise}"
-            raise ValueError(msg)
-        return found
-
-    return read
-
-
-def _size(value: str | int) -> int:
-    """Bytes from a whole number, or from one with a unit."""
-    found = re.fullmatch(r"\s*([1-9][0-9]*)\s*(|k|m|g|kib|mib|gib)\s*", str(value).lower())
-    if found is None:
-        msg = "a size is a whole number of bytes above zero, or has one of the units KiB, MiB, GiB"
-        raise ValueError(msg)
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2][:1]]
-
-
-def _umask(value: Any) -> int:
-    if not re.fullmatch(r"0[2367][2367]", _text(value)):
-        msg = "it must be 0 and two octal digits as text, and take the permission to write from all others"
-        raise ValueError(msg)
-    return int(value, 8)
-
-
-def _batch(value: Any) -> tuple[str, int]:
-    query, _, number = _text(value).rpartition(":")
-    if not (query and number.isdecimal()):
-        msg = "it must be the name of a query and the number of a batch, such as bids:17"
-        raise ValueError(msg)
-    return query, int(number)
 
 
 def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str) -> Any:
@@ -119,7 +41,7 @@ def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str) -> An
 
 def _secret(key: str, doc: str) -> Any:
     """A text that no message shows; the key with ``.file`` names a file with it."""
-    metadata = {"key": key, "read": _text, "doc": doc, "secret": True}
+    metadata = {"key": key, "read": read_text, "doc": doc, "secret": True}
     return field(default=None, repr=False, metadata=metadata)
 
 
@@ -128,16 +50,16 @@ class Settings:
     """The settings of one run, typed; `Settings.of` reads them from their keys."""
 
     bootstrap_servers: str | None = _setting(
-        "kafka.bootstrap.servers", None, _text, "host:port[,host:port] of the Kafka broker"
+        "kafka.bootstrap.servers", None, read_text, "host:port[,host:port] of the Kafka broker"
     )
     kafka_protocol: str = _setting(
-        "kafka.security.protocol", "PLAINTEXT", _text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
+        "kafka.security.protocol", "PLAINTEXT", read_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
     )
     kafka_mechanism: str | None = _setting(
-        "kafka.sasl.mechanism", None, _text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
+        "kafka.sasl.mechanism", None, read_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
     )
     kafka_username: str | None = _setting(
-        "kafka.sasl.username", None, _text, "login name; with OAUTHBEARER the client id"
+        "kafka.sasl.username", None, read_text, "login name; with OAUTHBEARER the client id"
     )
     kafka_password: str | None = _secret(
         "kafka.sasl.password",
@@ -157,11 +79,11 @@ class Settings:
         "kafka.control-key", "secret with which control elements of topics with signed=True are signed"
     )
     kafka_token_url: str | None = _setting(
-        "kafka.sasl.oauthbearer.token.endpoint.url", None, _address,
+        "kafka.sasl.oauthbearer.token.endpoint.url", None, read_address,
         "OAUTHBEARER: where the issuer gives tokens for client credentials; https, on loopback also http",
     )  # fmt: skip
     kafka_token_scope: str | None = _setting(
-        "kafka.sasl.oauthbearer.scope", None, _text, "OAUTHBEARER: the scope that is asked for"
+        "kafka.sasl.oauthbearer.scope", None, read_text, "OAUTHBEARER: the scope that is asked for"
     )
     kafka_token_ca: Path | None = _setting(
         "kafka.sasl.oauthbearer.ca", None, Path,
@@ -169,9 +91,29 @@ class Settings:
     )  # fmt: skip
     answer_timeout: timedelta = _setting(
         "kafka.answer-timeout", timedelta(minutes=2),
-        _at_least(2, "a broker that is only slow would look as if it was away"),
+        duration_at_least(2, "a broker that is only slow would look as if it was away"),
         "longest time that a batch of a live query waits for an answer of the broker, at least 2 s; then the "
         "query waits without a batch",
+    )  # fmt: skip
+    registry_url: str | None = _setting(
+        "schema-registry.url", None, read_address,
+        "address of the schema registry (Confluent's interface), for topics of the format avro-confluent "
+        "without schema_id",
+    )  # fmt: skip
+    registry_login: str | None = _secret(
+        "schema-registry.basic.auth.user.info", "name:password with which the schema registry is asked"
+    )
+    registry_token: str | None = _secret(
+        "schema-registry.bearer.auth.token",
+        "token with which it is asked, instead of a name",
+    )
+    registry_ca: Path | None = _setting(
+        "schema-registry.ssl.ca.location", None, Path,
+        "PEM file of the authorities trusted to sign the schema registry's certificate",
+    )  # fmt: skip
+    registers_schemas: bool = _setting(
+        "schema-registry.auto.register.schemas", False, read_flag,
+        "register the schema of a sink if its subject does not have it; otherwise the start is refused",
     )  # fmt: skip
     data_dir: Path = _setting(
         "data.dir", Path(), Path, "folder that relative source and sink paths start from"
@@ -180,7 +122,7 @@ class Settings:
         "state.dir", Path(".flowcore"), Path, "folder of bounded results, checkpoints and locks"
     )
     umask: int = _setting(
-        "files.umask", 0o077, _umask,
+        "files.umask", 0o077, read_umask,
         "permissions that files of a run lack: 077 for its user only, 027 if its group reads, 022 if all do",
     )  # fmt: skip
     trigger_interval: timedelta = _setting(
@@ -189,11 +131,11 @@ class Settings:
     )  # fmt: skip
     realtime_batch: timedelta = _setting(
         "execution.realtime.batch-duration", timedelta(minutes=5),
-        _at_least(5, "Spark refuses a query with a shorter one; pass '5 min'"),
+        duration_at_least(5, "Spark refuses a query with a shorter one; pass '5 min'"),
         "realtime: time between two checkpoints, at least 5 s; it is not the latency",
     )  # fmt: skip
     max_batch_records: int = _setting(
-        "execution.max-records-per-batch", 5_000_000, _positive,
+        "execution.max-records-per-batch", 5_000_000, read_positive,
         "micro-batch and slice: most records of a source taken into one batch",
     )  # fmt: skip
     flush_interval: timedelta = _setting(
@@ -206,12 +148,12 @@ class Settings:
         "the same in backlog, not shorter; 0 for the end of the backlog",
     )  # fmt: skip
     flush_memory_only: bool = _setting(
-        "execution.flush.memory-buffer-only", False, _flag,
+        "execution.flush.memory-buffer-only", False, read_flag,
         "buffered output must fit in memory: it is flushed when state.backend.cache.max-entries-num is "
         "reached",
     )  # fmt: skip
     cache_entries: int = _setting(
-        "state.backend.cache.max-entries-num", 1_000_000, _positive,
+        "state.backend.cache.max-entries-num", 1_000_000, read_positive,
         "most records that one operator buffers in memory, with execution.flush.memory-buffer-only",
     )  # fmt: skip
     backlog_checkpoints: timedelta | None = _setting(
@@ -220,45 +162,45 @@ class Settings:
         "any",
     )  # fmt: skip
     backlog_enter: int = _setting(
-        "backlog.enter", 200_000, _positive,
+        "backlog.enter", 200_000, read_positive,
         "unread records of a partition above which a live query is in backlog and catches up",
     )  # fmt: skip
     backlog_leave: int = _setting(
-        "backlog.leave", 50_000, _number(", 0 or more", 0),
+        "backlog.leave", 50_000, read_number(", 0 or more", 0),
         "unread records of every partition up to which it leaves backlog and is live; below backlog.enter",
     )  # fmt: skip
     stages_at_once: int = _setting(
-        "execution.stages-at-once", 4, _positive,
+        "execution.stages-at-once", 4, read_positive,
         "most bounded stages that run side by side; 1 for one after another, as declared",
     )  # fmt: skip
     result_visibility: ResultVisibility = _setting(
-        "execution.hand-over", "whole", _word("whole", "pipelined"),
+        "execution.hand-over", "whole", read_word("whole", "pipelined"),
         "whole: live queries start after all bounded stages; pipelined: each after those that it joins",
     )  # fmt: skip
     max_broadcast_bytes: int = _setting(
-        "execution.join.max-broadcast-bytes", 128 << 20, _size,
+        "execution.join.max-broadcast-bytes", 128 << 20, read_size,
         "most bytes of a bounded result's files that each process keeps in memory, such as 64 MiB; a larger "
         "one is joined by a shuffle, in micro-batches",
     )  # fmt: skip
     shuffle_partitions: int = _setting(
-        "execution.shuffle-partitions", 2, _positive,
+        "execution.shuffle-partitions", 2, read_positive,
         "partitions of a live query's state, fixed when its checkpoint is created",
     )  # fmt: skip
     key_groups: int = _setting(
-        "state.key-groups", 16, _positive,
+        "state.key-groups", 16, read_positive,
         "hash buckets of keys in which operators with state by key group keep it, fixed with the checkpoint",
     )  # fmt: skip
     max_cache_bytes: int = _setting(
-        "state.cache.max-bytes", 1 << 30, _size,
+        "state.cache.max-bytes", 1 << 30, read_size,
         "most decoded state that a Python worker keeps between batches, such as 64 MiB; the rest is read "
         "from the state store",
     )  # fmt: skip
     short_lived: bool = _setting(
-        "execution.short-lived", False, _flag,
+        "execution.short-lived", False, read_flag,
         "Spark's JVM compiles quickly instead of well: right for tests, wrong for a stream",
     )  # fmt: skip
     force_timestamp_support: bool = _setting(
-        "pipeline.force-timestamp-support", True, _flag,
+        "pipeline.force-timestamp-support", True, read_flag,
         "keep tag and timestamp of stream elements even where no watermark strategy asks for them",
     )  # fmt: skip
     auto_watermark_interval: timedelta = _setting(
@@ -266,7 +208,7 @@ class Settings:
         "time between two polls for a new watermark, 0 for none",
     )  # fmt: skip
     repeat_batch: tuple[str, int] | None = _setting(
-        "delivery.repeat-batch", None, _batch,
+        "delivery.repeat-batch", None, read_batch,
         "query:batch that is written exactly once from now on, whatever the ledger of the query says",
     )  # fmt: skip
     max_ahead: timedelta = _setting(
@@ -280,11 +222,11 @@ class Settings:
         "until it sends again; 0 for no limit",
     )  # fmt: skip
     object_reuse: bool = _setting(
-        "pipeline.object-reuse", False, _flag,
+        "pipeline.object-reuse", False, read_flag,
         "hand records from one Python function to the next without a copy, whatever they declare",
     )  # fmt: skip
     object_reuse_check: CheckMode = _setting(
-        "pipeline.object-reuse-check", "off", _word("off", "sample", "full"),
+        "pipeline.object-reuse-check", "off", read_word("off", "sample", "full"),
         "find Python functions that do not keep their declarations about records: off, sample or full",
     )  # fmt: skip
     latency_interval: timedelta = _setting(
@@ -296,15 +238,15 @@ class Settings:
         "time between two polls of a live run, for listeners and metrics history; 0 for none",
     )  # fmt: skip
     prometheus_port: int | None = _setting(
-        "metrics.prometheus.port", None, _number(" from 0 to 65535", 0, 65535),
+        "metrics.prometheus.port", None, read_number(" from 0 to 65535", 0, 65535),
         "port where a live run serves metrics to Prometheus, 0 for any that is free",
     )  # fmt: skip
     prometheus_host: str = _setting(
-        "metrics.prometheus.host", "127.0.0.1", _text,
+        "metrics.prometheus.host", "127.0.0.1", read_text,
         "address that metrics are served on; 0.0.0.0 is open to other machines, without a password",
     )  # fmt: skip
     dagster_url: str | None = _setting(
-        "metrics.dagster.url", None, _address,
+        "metrics.dagster.url", None, read_address,
         "address of a Dagster webserver, to which a live run reports as its asset <flow>/live",
     )  # fmt: skip
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -12,6 +12,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.background import PeriodicThread
 from flowcore.errors import RunError
 from flowcore.kafka.security import BrokerAddress, Security
+from flowcore.kafka.topic_schemas import TopicSchemas
 from flowcore.settings import Settings
 
 __all__ = ["Clock", "Context", "broker_of", "names_by_broker", "path_of"]
@@ -47,6 +48,7 @@ class Context:
     settings: Settings
     flow: str
     clock: Clock = field(default_factory=Clock)
+    schemas: TopicSchemas = field(default_factory=TopicSchemas)
 
     @property
     def log(self) -> str:
@@ -60,6 +62,14 @@ class Context:
     def servers(self, topic: KafkaTopic) -> str:
         """The broker of a topic; see `broker_of`."""
         return broker_of(topic, self.settings)
+
+    def readable(self, topic: KafkaTopic) -> KafkaTopic:
+        """A source of a live query with the schemas of ids, if the schema registry gives them."""
+        return self.schemas.readable(topic, self.settings)
+
+    def writable(self, topic: KafkaTopic) -> KafkaTopic:
+        """A sink with the id of its schema, if the schema registry gives it."""
+        return self.schemas.writable(topic, self.settings)
 
 
 def path_of(given: str, settings: Settings) -> str:

@@ -25,8 +25,8 @@ from flowcore.kafka.refusals import GUIDE
 from flowcore.kafka.transactions import EXPIRED
 
 __all__ = [
-    "collect_texts", "find_mishap", "find_outage", "ignore_lost_jvm", "translate_plan_errors",
-    "translate_run_errors",
+    "collect_texts", "find_mishap", "find_new_schema", "find_outage", "ignore_lost_jvm",
+    "translate_plan_errors", "translate_run_errors",
 ]  # fmt: skip
 
 _SLOW_PYTHON = "Python worker failed to connect back"
@@ -34,6 +34,8 @@ _SLOW_PYTHON = "Python worker failed to connect back"
 
 _MISHAPS = {_SLOW_PYTHON: "a Python process was slow to start", EXPIRED: "a transaction took too long"}
 
+# See `flowcore.spark.topics.formats.avro`.
+_NEW_SCHEMA = re.compile(r"schema (\d+) of topic '([^']+)' is not known to this run yet")
 # A message of flowcore's own raise_error(...).
 _OWN = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
 # The last line of a Python worker's traceback.
@@ -107,6 +109,12 @@ def find_mishap(error: Exception | None) -> str | None:
     """What has ended a query that may be started again at once, as on a busy machine; None if it may not."""
     found = "" if error is None else " ".join(collect_texts(error))
     return next((mishap for text, mishap in _MISHAPS.items() if text in found), None)
+
+
+def find_new_schema(error: Exception | None) -> tuple[str, int] | None:
+    """The topic and the id of a schema that a run did not know, if that has ended a query."""
+    found = None if error is None else _NEW_SCHEMA.search(" ".join(collect_texts(error)))
+    return None if found is None else (found[2], int(found[1]))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Value formats: a record's value as bytes."""
 
-from flowcore.serializers.formats.avro import AvroFormat, ConfluentAvroFormat
+from flowcore.serializers.formats.avro import AvroFormat, ConfluentAvroFormat, SubjectAvroFormat
 from flowcore.serializers.formats.fixed import FixedFormat
 from flowcore.serializers.formats.json_text import JsonFormat
 from flowcore.serializers.formats.protobuf import ProtobufFormat
@@ -14,6 +14,7 @@ __all__ = [
     "JsonFormat",
     "ProtobufFormat",
     "RawFormat",
+    "SubjectAvroFormat",
     "ValueFormat",
     "build_format",
     "format_names",

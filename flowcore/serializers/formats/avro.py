@@ -1,7 +1,7 @@
 """Avro: a value as one Avro datum, bare or with a schema registry's header.
 
 The header is that of Confluent's registry: a zero byte, then the schema id in 4 bytes, big-endian. Schemas
-of ids are passed as options: nothing here calls a registry.
+of ids are passed as options: nothing here calls a registry (`flowcore.kafka.topic_schemas` does).
 """
 
 import io
@@ -18,14 +18,19 @@ from flowcore.errors import FormatError, SerializationError
 from flowcore.serializers.formats.avro_schemas import avro_schema, check_bounded
 from flowcore.serializers.formats.columns import ColumnDefinitions
 
-__all__ = ["AvroFormat", "ConfluentAvroFormat"]
+__all__ = ["AvroFormat", "ConfluentAvroFormat", "SubjectAvroFormat", "parse_avro"]
 
 _MAGIC = 0
 _HEADER_BYTES = 5
 _MAX_ID = 2**31 - 1
 
 
-def _parsed(schema: AvroSchema | str) -> AvroSchema:
+def parse_avro(schema: AvroSchema | str) -> AvroSchema:
+    """An Avro schema as fastavro parses it.
+
+    Raises:
+        FormatError: It is not an Avro schema, or does not bound the size of its values.
+    """
     try:
         parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
     except Exception as error:  # fastavro raises exceptions of many types
@@ -51,7 +56,7 @@ class AvroFormat:
     name = "avro"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", _parsed(self.schema))
+        object.__setattr__(self, "schema", parse_avro(self.schema))
 
     @classmethod
     def of(cls, columns: ColumnDefinitions) -> Self:
@@ -80,27 +85,34 @@ class ConfluentAvroFormat:
 
     Args:
         schema: The schema of written values; all values are read as it.
-        schema_id: Id of the schema in the registry.
+        schema_id: Id of the schema in the registry; None if values are only read.
         writers: Schemas of other writers by id; their values are read as ``schema``.
+        refused: Ids that the registry does not have for these values. Then any other id that is not known
+            ends a batch, so that the registry is asked for it. None: each id that is not known is bad.
     """
 
     schema: AvroSchema | str
-    schema_id: int
+    schema_id: int | None
     writers: Mapping[int, AvroSchema | str] = field(default_factory=dict)
+    refused: frozenset[int] | None = None
 
     name = "avro-confluent"
 
     def __post_init__(self) -> None:
-        for number in (self.schema_id, *self.writers):
+        own = {} if self.schema_id is None else {self.schema_id: self.schema}
+        for number in (*own, *self.writers):
             if not 0 <= number <= _MAX_ID:
                 msg = f"schema_id={number} is not an id of a schema registry; pass 0 to {_MAX_ID}"
                 raise FormatError(msg)
-        object.__setattr__(self, "schema", _parsed(self.schema))
-        writers = {number: _parsed(schema) for number, schema in self.writers.items()}
-        object.__setattr__(self, "writers", {**writers, self.schema_id: self.schema})
+        writers = {number: parse_avro(schema) for number, schema in {**self.writers, **own}.items()}
+        object.__setattr__(self, "schema", parse_avro(self.schema))
+        object.__setattr__(self, "writers", writers)
 
     def encode(self, value: object, /) -> bytes:
         """Header and datum."""
+        if self.schema_id is None:
+            msg = "the schema has no id, so its values can only be read: pass schema_id"
+            raise SerializationError(msg)
         return bytes((_MAGIC,)) + self.schema_id.to_bytes(4, "big") + _write(self.schema, value)
 
     def decode(self, data: bytes, /) -> Any:
@@ -120,6 +132,47 @@ class ConfluentAvroFormat:
             )
             raise SerializationError(msg)
         return _read(writer, self.schema, data[_HEADER_BYTES:])
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectAvroFormat:
+    """As `ConfluentAvroFormat`, with ids that a run asks the schema registry for when it starts.
+
+    Args:
+        schema: The schema of written values, or that as which all values are read. None: the newest version
+            of the subject.
+        subject: The subject; None for that of the topic's values.
+    """
+
+    schema: AvroSchema | str | None = None
+    subject: str | None = None
+
+    name = "avro-confluent"
+
+    def __post_init__(self) -> None:
+        if self.subject is not None and (not isinstance(self.subject, str) or not self.subject):
+            msg = (
+                f"subject={self.subject!r} names no subject of a schema registry; pass for instance "
+                "'bids-value'"
+            )
+            raise FormatError(msg)
+        if self.schema is not None:
+            object.__setattr__(self, "schema", parse_avro(self.schema))
+
+    def encode(self, _value: object, /) -> bytes:
+        """Refuse: the id is not known."""
+        raise _unresolved()
+
+    def decode(self, _data: bytes, /) -> Any:
+        """Refuse: the schemas of ids are not known."""
+        raise _unresolved()
+
+
+def _unresolved() -> SerializationError:
+    return SerializationError(
+        "the format has no schema_id: only a run asks the schema registry for it; pass schema_id, and "
+        "writers to read other versions"
+    )
 
 
 def _write(schema: AvroSchema, value: object) -> bytes:

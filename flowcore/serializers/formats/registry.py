@@ -4,11 +4,11 @@ Users add formats with `register`, in a module that their flow imports.
 """
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowcore.errors import FormatError
-from flowcore.serializers.formats.avro import AvroFormat, ConfluentAvroFormat
+from flowcore.serializers.formats.avro import AvroFormat, ConfluentAvroFormat, SubjectAvroFormat
 from flowcore.serializers.formats.avro_schemas import avro_schema
 from flowcore.serializers.formats.columns import ColumnDefinitions
 from flowcore.serializers.formats.fixed import FixedFormat
@@ -46,7 +46,8 @@ def build_format(name: str, columns: ColumnDefinitions | None = None, **options:
 
     Args:
         columns: Columns of its values, if it has any.
-        options: Further options: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
+        options: Further options: ``schema``, ``schema_id`` or ``subject`` for Avro, ``message`` for
+            Protobuf.
 
     Raises:
         FormatError: There is no such format, or it does not take these columns or options.
@@ -75,15 +76,31 @@ def _schema(name: str, columns: ColumnDefinitions | None, schema: Any) -> Any:
     return avro_schema(_needed(name, columns)) if schema is None else schema
 
 
+def _confluent(
+    columns: ColumnDefinitions | None,
+    *,
+    schema: Any = None,
+    schema_id: int | None = None,
+    writers: Mapping[int, Any] | None = None,
+    subject: str | None = None,
+    refused: frozenset[int] | None = None,
+) -> ConfluentAvroFormat | SubjectAvroFormat:
+    if schema_id is None and writers is None:
+        return SubjectAvroFormat(schema, subject)
+    if subject is not None:
+        given = "writers" if schema_id is None else f"schema_id={schema_id!r}"
+        msg = (
+            f"subject={subject!r} and {given} are given: no registry would be asked for the subject; leave "
+            "one out"
+        )
+        raise FormatError(msg)
+    return ConfluentAvroFormat(_schema("avro-confluent", columns, schema), schema_id, writers or {}, refused)
+
+
 _FORMATS: dict[str, Build] = {}
 register("json", lambda columns: JsonFormat.of(_needed("json", columns)))
 register("fixed", lambda columns: FixedFormat.of(_needed("fixed", columns)))
 register("avro", lambda columns, schema=None: AvroFormat(_schema("avro", columns, schema)))
-register(
-    "avro-confluent",
-    lambda columns, schema_id, schema=None, writers=None: ConfluentAvroFormat(
-        _schema("avro-confluent", columns, schema), schema_id, writers or {}
-    ),
-)
+register("avro-confluent", _confluent)
 register("protobuf", lambda _columns, message: ProtobufFormat(message))
 register("raw", lambda _columns: RawFormat())

@@ -248,7 +248,7 @@ class _Compiler:
         topic = _topic(node)
         incoming = Incoming(
             node=node,
-            topic=topic,
+            topic=self.context.readable(topic),
             side_channels=self.side_channels,
             keeps_bad=node in self.query.dead_letters,
             has_ordinals=self.record_ids.has_ordinals,
@@ -282,6 +282,7 @@ class _Compiler:
         dead_letters = (*query.dead_letters, *query.key_group_dead_letters)
         nodes: tuple[Read | Write, ...] = (*query.sinks, *query.sources, *dead_letters)
         topics = {node: _topic(node) for node in nodes}
+        topics |= {sink: self.context.writable(topics[sink]) for sink in query.sinks}
         outgoing = Outgoing(
             sinks=[(sink, topics[sink]) for sink in query.sinks],
             dead_letters=[(node, topics[node]) for node in dead_letters],

@@ -19,7 +19,7 @@ from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
-from flowcore.spark.run.live_topics import prepare_topics
+from flowcore.spark.run.live_topics import prepare_topics, require_schemas
 from flowcore.spark.run.lost_records import skip_lost_records
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.session import session
@@ -92,13 +92,14 @@ def run_flow(
 
 @contextmanager
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
-    """Check checkpoints and topics, then open a session with the task slots that a plan needs."""
+    """Check checkpoints, topics and schemas, then open a session with the task slots that a plan needs."""
     require_checkpoints_fit(plan, settings)
     partitions = prepare_topics(plan, settings)
+    schemas = require_schemas(plan, settings)
     if listener is not None:
         listener.planned(plan)
     with session(settings, plan.flow, slots=slots_needed(plan, settings, partitions)) as spark:
-        yield Context(spark, settings, plan.flow)
+        yield Context(spark, settings, plan.flow, schemas=schemas)
 
 
 def run_plan(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:

@@ -12,6 +12,7 @@ from flowcore.delivery import LedgerTerms, ledger_topic
 from flowcore.errors import RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
+from flowcore.kafka.topic_schemas import TopicSchemas
 from flowcore.kafka.topics import begin_offsets, end_offsets, ensure_topics, grow_topic, partition_counts
 from flowcore.kafka.transactions import LEDGER_CONFIGS
 from flowcore.planner.model import LiveQuery
@@ -24,7 +25,7 @@ from flowcore.spark.run.lost_records import require_topics_fit
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS, output_servers
 
-__all__ = ["prepare_ledger", "prepare_topics", "skip_lost_markers", "track_latency"]
+__all__ = ["prepare_ledger", "prepare_topics", "require_schemas", "skip_lost_markers", "track_latency"]
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +82,23 @@ def prepare_topics(plan: Plan, settings: Settings) -> dict[KafkaTopic, int]:
     for address, name in dead_letters:
         ensure_topics(address, {name: 1}, DEAD_LETTER_CONFIGS)
     return counts
+
+
+def require_schemas(plan: Plan, settings: Settings) -> TopicSchemas:
+    """Ask the schema registry for the schemas of a plan's topics, if any has its ids there.
+
+    Raises:
+        RegistryError: The registry refuses, or its schemas do not fit a topic.
+        UnreachableRegistryError: It does not answer.
+    """
+    queries = plan.live.queries if plan.live else ()
+    sources = [topic for query in queries for topic in query.topics_read]
+    sources += [node.topic for stage in plan.bounded for node in stage.sources if node.topic]
+    sinks = [topic for query in queries for topic in query.topics_written]
+    sinks += [node.topic for stage in plan.bounded for node in stage.sinks if node.topic]
+    schemas = TopicSchemas()
+    schemas.require(sources, sinks, settings)
+    return schemas
 
 
 def _report_kept_partitions(ends: Iterable[Read | Write], servers: Mapping[KafkaTopic, str]) -> None:

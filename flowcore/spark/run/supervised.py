@@ -5,8 +5,8 @@ it is in backlog, in its own mode otherwise, with new versions of the results th
 partitions that were added to its sources, for which its watermarks wait. The successor is compiled while the
 query still runs, so a version that cannot be joined does not interrupt it. A restart begins a batch early if
 batches are a flush interval apart and no more input is available, or if the machine's clock was set back. A
-query is started again if a Python process or a transaction was slow, as on a busy machine. In an outage
-(`flowcore.errors.OutageError`) it waits as long as the outage lasts, and then starts again.
+query is started again if a Python process or a transaction was slow, as on a busy machine, or if a batch has
+a value of a schema that was registered since. In an outage it waits as long as that lasts, and starts again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flowcore.planner.rules.joins import decide_joins
 from flowcore.spark.checkpoint import plan_file
 from flowcore.spark.checkpoint.offset_log import clear_unused_log
 from flowcore.spark.context import Context
-from flowcore.spark.errors import find_mishap, ignore_lost_jvm, translate_run_errors
+from flowcore.spark.errors import find_mishap, find_new_schema, ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import Joined, JoinedResults, describe_versions
 from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.observation import RunMeter
@@ -113,7 +113,7 @@ class SupervisedQuery:
         if running is None:
             return False
         with ignore_lost_jvm():
-            if running.ended and not self._is_slow(running) and not self._has_outage(running):
+            if running.ended and not self._continues(running):
                 return self._restarts(running) and self.error is None
         return True
 
@@ -121,7 +121,7 @@ class SupervisedQuery:
     def error(self) -> Exception | None:
         """The error with which it ended, if it failed and is not started again."""
         running = self._running
-        if running is None or not running.ended or self._is_slow(running) or self._has_outage(running):
+        if running is None or not running.ended or self._continues(running):
             return None
         return running.error
 
@@ -193,6 +193,11 @@ class SupervisedQuery:
             self._slow_starts += 1
             self._meter.note(self.query.name, f"{find_mishap(running.error)}: the query starts again")
             self._start_again(running)
+        elif (new := find_new_schema(running.error)) is not None:
+            found = self._context.schemas.refresh(*new, self._context.settings)
+            self._meter.note(self.query.name, f"{found}: the query starts again")
+            before = running.prepared
+            self._start_again(running, self._prepare(before.joined, catch_up=before.catching_up))
         elif (outage := running.outage) is not None:
             if self._failed is not running:
                 self._failed = running
@@ -215,9 +220,10 @@ class SupervisedQuery:
         """Whether it failed since a process or a transaction was slow, and is started again."""
         return running.ended and self._slow_starts < _SLOW_STARTS and find_mishap(running.error) is not None
 
-    def _has_outage(self, running: RunningQuery) -> bool:
-        """Whether it failed since something is away, and is started again."""
-        return self.query.mode.value != "slice" and running.outage is not None
+    def _continues(self, running: RunningQuery) -> bool:
+        """Whether it failed, and is started again."""
+        outage = self.query.mode.value != "slice" and running.outage is not None
+        return outage or self._is_slow(running) or find_new_schema(running.error) is not None
 
     def _restarts(self, running: RunningQuery) -> bool:
         prepared = running.prepared
@@ -291,9 +297,8 @@ class SupervisedQuery:
         if running.prepared.catching_up or not self._in_backlog(progress):
             return False
         self._next = self._prepare(running.prepared.joined, catch_up=True)
-        self._reason = (
-            f"a partition has over {read_thresholds(self._context.settings).enter:,} unread records"
-        )
+        enter = read_thresholds(self._context.settings).enter
+        self._reason = f"a partition has over {enter:,} unread records"
         return True
 
     def _is_quiet(self, running: RunningQuery, progress: QueryProgress) -> bool:
@@ -314,9 +319,7 @@ class SupervisedQuery:
         added = {name for name, topic in topics.items() if topic != self.side_channels.topics[name]}
         if not added:
             return False
-        why = ", ".join(
-            f"topic {name!r} has {topics[name].partitions} partitions now" for name in sorted(added)
-        )
+        why = ", ".join(f"topic {one!r} has {topics[one].partitions} partitions now" for one in sorted(added))
         self._meter.note(self.query.name, why)
         self.side_channels = replace(self.side_channels, topics=topics)
         self._next = self._prepare(running.prepared.joined, catch_up=running.prepared.catching_up)
@@ -325,12 +328,10 @@ class SupervisedQuery:
 
     def _must_change_attributes(self, running: RunningQuery, progress: QueryProgress) -> bool:
         """Whether functions or sinks ask for attributes, and the records after this batch have others."""
-        own = self._own_backlog
-        if not own.changes(progress):
+        if not self._own_backlog.changes(progress):
             return False
         self._next = self._prepare(running.prepared.joined, catch_up=running.prepared.catching_up)
-        what = "backlog" if own.lags else "live"
-        self._reason = f"its input is {what} now"
+        self._reason = f"its input is {'backlog' if self._own_backlog.lags else 'live'} now"
         return True
 
     def _restart(self, before: RunningQuery) -> None:
@@ -354,10 +355,10 @@ class SupervisedQuery:
         before.stop()
         self._start(ended)
 
-    def _start_again(self, failed: RunningQuery) -> None:
+    def _start_again(self, failed: RunningQuery, prepared: PreparedQuery | None = None) -> None:
         """Start a query that failed as it was: its batch is repeated with the results that it joined."""
         failed.stop()
-        self._next = failed.prepared
+        self._next = prepared or failed.prepared
         self._start()
 
     def _start(self, ended: float | None = None) -> None:

@@ -126,7 +126,7 @@ def read_history(node: WithHistory, checkpoint: Path, context: Context, names: l
 
 def _messages(node: WithHistory, history: DataFrame, context: Context) -> tuple[DataFrame, bool]:
     """The values and timestamps of a history up to the seam, and whether they have an order."""
-    topic, schema = node.live_topic, node.live.schema
+    topic, schema = context.readable(node.live_topic), node.live.schema
     names = {name.lower(): quote(name) for name in history.columns}
     rows = history.selectExpr(
         *(f"CAST({names[one.name.lower()]} AS {one.type}) AS {quote(one.name)}" for one in schema.columns)

@@ -7,7 +7,7 @@ as a watermark, or bad. A bad message keeps its bytes, its coordinates, and the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType
@@ -75,6 +75,7 @@ class Incoming:
     """Reads the messages of a source.
 
     Attributes:
+        topic: Its topic, with the schemas of ids.
         keeps_bad: The query writes bad messages; otherwise they are dropped here, or fail the query.
         may_fail: A record becomes bad if a function fails for it, so records keep their bytes.
         place: Of a cut, SQL text of a record's place as `RECORD_ID`: its records keep the id that they were
@@ -137,7 +138,7 @@ class Incoming:
         register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)
         rows = messages.selectExpr("partition", "offset", "timestamp", "value", *added)
         register_format(self.topic, messages.sparkSession)
-        rows = rows.selectExpr("*", parse_value(self.node, value))
+        rows = rows.selectExpr("*", parse_value(self._typed, value))
         if self._missing_time:
             rows = self._add_time(rows)
         # Not deterministic, so that Spark does not evaluate it again in each filter: see `parse_value`.
@@ -156,6 +157,11 @@ class Incoming:
         if has_markers:
             topic = f"CASE WHEN {_IS_EVENT} THEN {literal(self.topic.events)} ELSE {topic} END"
         return rows.selectExpr("*", f"{branch} AS {BRANCH}", f"{topic} AS topic")
+
+    @property
+    def _typed(self) -> Read:
+        """The source with the schemas of ids."""
+        return replace(self.node, source=self.topic)
 
     def _signed(self, element: str) -> list[str]:
         """Whether a control element has a valid signature, if the topic is signed."""
@@ -351,11 +357,11 @@ class Incoming:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
         row_key = self._row_key
         keyed = row_key.names if row_key is not None else ()
-        reason = f"concat({misfit}, {describe_misfit(self.node, value, keyed)})"
+        reason = f"concat({misfit}, {describe_misfit(self._typed, value, keyed)})"
         if self.topic.elements == "value-only":
             named = f"concat('is ', {elements.show_control('value')}, {literal(_NOT_A_RECORD)})"
             reason = f"CASE WHEN {elements.is_control('value')} THEN {named} ELSE {reason} END"
-        is_bad = is_bad_record(self.node, value, keyed)
+        is_bad = is_bad_record(self._typed, value, keyed)
         found = [(is_bad, reason)]
         if row_key is not None:
             misfits = (f"NOT ({IS_TOMBSTONE}) AND {is_bad}", reason)

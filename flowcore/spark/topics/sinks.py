@@ -99,7 +99,7 @@ def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Conte
     messages. So a stage that runs again over the same input gives equal rows the same ids.
     """
     columns = {column: quote(column) for column in sink.columns}
-    value, misfit = write_message(sink, topic, columns, frame)
+    value, misfit = write_message(sink, context.writable(topic), columns, frame)
     if misfit is not None:
         stop = f"raise_error(concat({literal(f'a row for topic {topic.name} ')}, {misfit}))"
         value = f"CASE WHEN {misfit} IS NULL THEN {value} ELSE CAST({stop} AS BINARY) END"

@@ -153,7 +153,9 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BoundedInput
         .option("includeHeaders", str(topic.elements == "tagged" or topic.deduplicate).lower())
         .load()
     )
-    return BoundedInput(*Incoming.bounded(node, topic).split(messages))
+    # The registry is asked after the end is known: until then each record's schema was registered.
+    found = context.schemas.bounded(topic, context.settings)
+    return BoundedInput(*Incoming.bounded(node, found).split(messages))
 
 
 def _cast_columns(node: Read, frame: DataFrame) -> DataFrame:

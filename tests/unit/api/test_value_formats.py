@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "'b' is not a field: .* the fields are a",
     ),
     "avro-option": ({"format": "avro", "schema": "a INT", "format_options": {"id": 1}}, "built from id"),
-    "confluent-without-id": ({"format": "avro-confluent", "schema": "a INT"}, "schema_id"),
+    "confluent-without-columns": ({"format": "avro-confluent"}, "needs columns"),
     "confluent-id": (
         {"format": "avro-confluent", "schema": "a INT", "format_options": {"schema_id": -1}},
         "not an id of a schema registry",

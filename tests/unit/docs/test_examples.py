@@ -192,7 +192,7 @@ def test_settings_of_a_page_can_be_read(tmp_path: Path) -> None:
 
     assert [each.kafka_mechanism for each in read if each.kafka_mechanism] == ["SCRAM-SHA-512", "OAUTHBEARER"]
     assert [each.trigger_interval for each in read if each.trigger_interval] == [timedelta(seconds=2)]
-    assert len(found) == 5
+    assert len(found) == 6
 
 
 def _commands() -> list[tuple[str, str]]:

@@ -46,10 +46,10 @@ def test_registry_takes_formats_of_users(monkeypatch: pytest.MonkeyPatch) -> Non
         ("json", None, {}, "value format 'json' needs columns"),
         ("avro", None, {}, "value format 'avro' needs columns"),
         ("json", [("x", "INT")], {"pretty": True}, "'json' cannot be built from pretty"),
-        ("avro-confluent", [("x", "INT")], {}, "cannot be built from no options.*schema_id"),
+        ("avro-confluent", [("x", "INT")], {"schema_id": 1, "subject": "s"}, "no registry would be asked"),
         ("protobuf", None, {"message": dict}, "is not a generated Protobuf message class"),
     ],
-    ids=["unknown", "json-columns", "avro-columns", "option", "no-schema-id", "no-message"],
+    ids=["unknown", "json-columns", "avro-columns", "option", "subject-and-id", "no-message"],
 )
 def test_registry_names_missing_options_of_a_format(
     name: str, columns: Any, options: dict[str, Any], message: str

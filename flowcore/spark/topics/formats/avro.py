@@ -13,13 +13,16 @@ from typing import Any
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Schema
 from flowcore.api.value_formats import format_of, value_schema
+from flowcore.errors import FormatError
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_schemas import avro_columns
 from flowcore.spark.frame.sql import literal, quote, struct
 from flowcore.spark.topics.formats.sql_format import RECORD
 
-__all__ = ["AvroSql"]
+__all__ = ["NEW_SCHEMA", "AvroSql"]
 
+NEW_SCHEMA = " of topic {!r} is not known to this run yet"
+"""What Spark's error says, after the id, if a batch has a value of a schema that the run does not know."""
 _HEADER_BYTES = 5
 _SMALL = ("TINYINT", "SMALLINT")
 
@@ -35,13 +38,20 @@ class AvroSql:
         self._required = _required_columns(self._format.schema)
 
     def parse(self, schema: Schema, payload: str) -> str:
-        """The fields of the Avro schema as a struct; null, or full of nulls, if the payload does not fit."""
+        """The fields of the Avro schema as a struct; null, or full of nulls, if the payload does not fit.
+
+        A schema id that the run does not know ends the batch, if the registry is to be asked for it.
+        """
         if isinstance(self._format, AvroFormat):
             return _sized(schema, _read(payload, self._text))
         cases = []
         for number, writer in _writers(self._format):
             value = _read(_body(payload), writer, None if writer == self._text else self._text)
             cases.append(f"WHEN {_header(payload)} = {_header_of(number)} THEN {value}")
+        if self._format.refused is not None:
+            new = _other_id(payload, {*self._format.writers, *self._format.refused})
+            text = f"concat('schema ', {_id(payload)}, {literal(NEW_SCHEMA.format(self._topic.name))})"
+            cases.append(f"WHEN {new} THEN raise_error({text})")
         return _sized(schema, f"CASE {' '.join(cases)} END")
 
     def misfits(self, schema: Schema, payload: str) -> list[str]:
@@ -63,8 +73,16 @@ class AvroSql:
         return found
 
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's
-        """None: a payload that cannot be read has no fields."""
-        return []
+        """A header that cannot be read; a payload has no fields then."""
+        if isinstance(self._format, AvroFormat):
+            return []
+        known = ", ".join(map(str, sorted(self._format.writers)))
+        text = f"concat('it has schema ', {_id(payload)}, {literal(f', and known are {known}')})"
+        headless = f"{payload} IS NOT NULL AND NOT {_has_header(payload)}"
+        return [
+            (headless, literal("it does not begin with a zero byte and a schema id")),
+            (_other_id(payload, self._format.writers), text),
+        ]
 
     def unwritable(self, columns: Mapping[str, str]) -> str | None:
         """A null in a required column."""
@@ -81,6 +99,9 @@ class AvroSql:
         value = f"to_avro({struct(values)}, {literal(self._text)})"
         if isinstance(self._format, AvroFormat):
             return value
+        if self._format.schema_id is None:
+            msg = f"topic {self._topic.name!r}: its schema has no id, so it cannot be written; pass schema_id"
+            raise FormatError(msg)
         return f"concat({_header_of(self._format.schema_id)}, {value})"
 
 
@@ -120,6 +141,21 @@ def _header(payload: str) -> str:
 
 def _header_of(number: int) -> str:
     return f"X'{number:0{2 * _HEADER_BYTES}x}'"
+
+
+def _has_header(payload: str) -> str:
+    return f"(length({payload}) >= {_HEADER_BYTES} AND substring({payload}, 1, 1) = X'00')"
+
+
+def _other_id(payload: str, known: Iterable[int]) -> str:
+    """Whether a payload has a header with none of these ids."""
+    headers = ", ".join(map(_header_of, sorted(known)))
+    return f"({_has_header(payload)} AND {_header(payload)} NOT IN ({headers}))"
+
+
+def _id(payload: str) -> str:
+    """The schema id in a header, as text."""
+    return f"conv(hex(substring({payload}, 2, {_HEADER_BYTES - 1})), 16, 10)"
 
 
 def _body(payload: str) -> str:

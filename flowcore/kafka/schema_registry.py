@@ -1,0 +1,259 @@
+"""Requests to a schema registry with Confluent's interface: the versions of a subject, and registration.
+
+Each request is made anew: nothing is kept between two starts of a run. What a registry refuses is one line,
+without a password. Waits are in seconds.
+"""
+
+from __future__ import annotations
+
+import http
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from urllib.parse import urlsplit
+
+from flowcore.errors import InstallationError, RegistryError, SettingsError, UnreachableRegistryError
+
+if TYPE_CHECKING:
+    from flowcore.settings import Settings
+
+__all__ = ["SchemaRegistry", "SchemaVersion"]
+
+_TIMEOUT_S = 10
+_RETRIES = 1
+_RETRY_MS = 500
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOGIN, _TOKEN = "schema-registry.basic.auth.user.info", "schema-registry.bearer.auth.token"
+_CA = "schema-registry.ssl.ca.location"
+_AVRO = "AVRO"
+_MISSING = (40401, 40402, 40403)
+"""Error codes of a registry that does not have a subject, a version or a schema."""
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """One version of a subject.
+
+    Attributes:
+        number: 1 for the first version of the subject.
+        id: The schema's id in the registry, which values begin with.
+        schema: The schema as JSON text.
+    """
+
+    number: int
+    id: int
+    schema: str
+
+
+class SchemaRegistry:
+    """The schema registry of a run's settings; a context manager that closes its connections.
+
+    Raises:
+        SettingsError: Its settings contradict each other, or none is set.
+        InstallationError: The client's packages are not installed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.url = _checked_url(settings)
+        self._settings = settings
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            from confluent_kafka.schema_registry import (  # noqa: PLC0415 - takes a second, and few runs need it
+                Schema,
+                SchemaRegistryClient,
+                SchemaRegistryError,
+            )
+        except ImportError as error:
+            msg = (
+                f"the schema registry {self.url} cannot be asked: {error}; run: "
+                "pip install 'flowcore[schema-registry]'"
+            )
+            raise InstallationError(msg) from error
+        self._schema, self._refusal = Schema, SchemaRegistryError
+        try:
+            client = SchemaRegistryClient(self._client_config())
+        except OSError as error:  # ssl.SSLError, too
+            msg = (
+                f"{_CA}={str(self._settings.registry_ca)!r} cannot be used ({error}): no registry could be "
+                "trusted; pass a PEM file that begins with BEGIN CERTIFICATE"
+            )
+            raise SettingsError(msg) from error
+        self._client = self._closing.enter_context(client)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def versions(self, subject: str) -> tuple[SchemaVersion, ...]:
+        """The versions of a subject, the oldest first; none if it does not exist.
+
+        Raises:
+            RegistryError: The registry refuses, or a version is not a whole Avro schema.
+            UnreachableRegistryError: It does not answer.
+        """
+        numbers = self._ask("get_versions", subject)
+        return tuple(self._version(subject, number) for number in sorted(numbers or ()))
+
+    def find_id(self, subject: str, schema: str) -> int | None:
+        """The id of a schema in a subject; None if the subject does not have it. Raises as `versions`."""
+        found = self._ask("lookup_schema", subject, self._schema(schema, _AVRO))
+        return None if found is None else int(found.schema_id)
+
+    def is_compatible(self, subject: str, schema: str) -> bool:
+        """Whether the subject's rule allows a schema as its next version. Raises as `versions`."""
+        return self._ask("test_compatibility", subject, self._schema(schema, _AVRO)) is not False
+
+    def register(self, subject: str, schema: str) -> int:
+        """Register a schema as a version of a subject, and return its id. Raises as `versions`."""
+        return int(self._ask("register_schema", subject, self._schema(schema, _AVRO)))
+
+    def _version(self, subject: str, number: int) -> SchemaVersion:
+        found = self._ask("get_version", subject, number)
+        schema = None if found is None else found.schema
+        kind = _AVRO if schema is None else schema.schema_type or _AVRO
+        if schema is None or kind != _AVRO or schema.references:
+            what = f"is {kind}" if kind != _AVRO else "refers to other subjects" if schema else "is gone"
+            msg = (
+                f"version {number} of subject {subject!r} at {self.url} {what}: its values cannot be read; "
+                "name a subject whose versions are whole Avro schemas by format_options={'subject': ...}"
+            )
+            raise RegistryError(msg)
+        return SchemaVersion(number, int(found.schema_id), schema.schema_str)
+
+    def _ask(self, request: str, *arguments: object) -> Any:
+        """What the client's method returns; None if the registry does not have what it names."""
+        with self._translated(arguments[0]):
+            try:
+                return getattr(self._client, request)(*arguments)
+            except self._refusal as error:
+                if error.error_code in _MISSING:
+                    return None
+                raise
+
+    @contextmanager
+    def _translated(self, subject: object) -> Iterator[None]:
+        try:
+            yield
+        except self._refusal as error:
+            self._raise_refusal(subject, error)
+        except ValueError as error:
+            msg = f"{self._where(subject)} is not answered as by a schema registry ({error}): {_CHECK_URL}"
+            raise RegistryError(msg) from error
+        except Exception as error:
+            refused = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+            if refused is not None:
+                reason = getattr(refused, "verify_message", None) or refused.reason or refused
+                ca = self._settings.registry_ca
+                known = "is not set" if ca is None else f"is {str(ca)!r}"
+                msg = (
+                    f"the schema registry {self.url} is not trusted ({reason}): what answers could read the "
+                    f"login; {_CA} {known}: set it to the PEM file of the authority that signed its "
+                    "certificate, and use a name of that certificate in schema-registry.url"
+                )
+                raise RegistryError(msg) from error
+            msg = (
+                f"the schema registry {self.url} does not answer ({type(error).__name__}: {error}): the ids "
+                "of schemas are not known, so nothing was read or written; start it, or correct "
+                "schema-registry.url"
+            )
+            raise UnreachableRegistryError(msg) from error
+
+    def _raise_refusal(self, subject: object, error: Any) -> NoReturn:
+        """Raise the error of an answer that is not a success."""
+        status, text = error.http_status_code, str(error.error_message)[:_SHOWN]
+        if status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
+            logins = {_LOGIN: self._settings.registry_login, _TOKEN: self._settings.registry_token}
+            given = next((key for key, value in logins.items() if value), "")
+            what = f"the login by {given}" if given else "requests without a login"
+            advice = f"correct {given}" if given else f"set {_LOGIN} or {_TOKEN}"
+            msg = (
+                f"the schema registry {self.url} refuses {what} for subject {subject!r} ({status}): the ids "
+                f"of schemas are not known; {advice}, or give this login the permission"
+            )
+        elif status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or status == http.HTTPStatus.TOO_MANY_REQUESTS:
+            msg = (
+                f"the schema registry {self.url} cannot answer now ({status} {text}): the ids of schemas are "
+                "not known, so nothing was read or written; look at its log"
+            )
+            raise UnreachableRegistryError(msg) from error
+        elif status == http.HTTPStatus.CONFLICT:
+            msg = (
+                f"{self._where(subject)} refuses the schema ({text}): readers of others would fail; "
+                "change the columns so that its compatibility rule allows them, or write to another topic"
+            )
+        else:
+            msg = f"{self._where(subject)} is answered with {status} ({text}): {_CHECK_URL}"
+        raise RegistryError(msg) from error
+
+    def _where(self, subject: object) -> str:
+        return f"subject {subject!r} at the schema registry {self.url}"
+
+    def _client_config(self) -> dict[str, Any]:
+        settings = self._settings
+        found: dict[str, Any] = {
+            "url": self.url, "timeout": _TIMEOUT_S, "max.retries": _RETRIES, "retries.wait.ms": _RETRY_MS,
+        }  # fmt: skip
+        if settings.registry_ca is not None:
+            found["ssl.ca.location"] = str(settings.registry_ca)
+        if settings.registry_login:
+            found["basic.auth.user.info"] = settings.registry_login
+        if settings.registry_token:
+            fields = {"bearer.auth.token": settings.registry_token, "bearer.auth.logical.cluster": ""}
+            found |= {
+                "bearer.auth.credentials.source": "CUSTOM",
+                "bearer.auth.custom.provider.function": lambda _config: fields,
+                "bearer.auth.custom.provider.config": {},
+            }
+        return found
+
+
+_CHECK_URL = "nothing was read or written; check schema-registry.url, which ends where /subjects begins"
+
+
+def _checked_url(settings: Settings) -> str:
+    """The address of the registry, after a check of all its settings."""
+    url, login, token = settings.registry_url, settings.registry_login, settings.registry_token
+    if not url:
+        msg = (
+            "schema-registry.url is not set, and a topic has the format avro-confluent without schema_id: "
+            "the ids of its schemas are not known; set it, or pass schema_id in format_options"
+        )
+        raise SettingsError(msg)
+    parts = urlsplit(url)
+    if "," in url or not parts.hostname:
+        msg = (
+            f"schema-registry.url={url!r} is not one address: pass one, such as https://registry.example:8081"
+        )
+        raise SettingsError(msg)
+    if login and token:
+        msg = f"{_LOGIN} and {_TOKEN} are both set: one would have no effect; leave one out"
+        raise SettingsError(msg)
+    if login and not (login.partition(":")[0] and login.partition(":")[2]):
+        msg = f"{_LOGIN} is not name:password: the registry would refuse the login; pass both, with a colon"
+        raise SettingsError(msg)
+    if not f"{login}{token}".isprintable():
+        msg = f"{_LOGIN} or {_TOKEN} has a character that cannot be printed: the login would fail; correct it"
+        raise SettingsError(msg)
+    if (login or token) and parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        msg = (
+            f"schema-registry.url={url!r} is not https: the login would be readable on its way; pass an "
+            "https address"
+        )
+        raise SettingsError(msg)
+    if settings.registry_ca is not None and not settings.registry_ca.is_file():
+        msg = f"{_CA}={str(settings.registry_ca)!r} is not a file: no registry could be trusted; correct it"
+        raise SettingsError(msg)
+    return url.rstrip("/")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and the errors that caused it."""
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__cause__ or each.__context__
