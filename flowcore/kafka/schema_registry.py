@@ -30,6 +30,8 @@ _CA = "schema-registry.ssl.ca.location"
 _AVRO = "AVRO"
 _MISSING = (40401, 40402, 40403)
 """Error codes of a registry that does not have a subject, a version or a schema."""
+_CLOUD_FIELDS = ("bearer.auth.logical.cluster", "bearer.auth.identity.pool.id")
+"""What Confluent's cloud asks for beside a token. The client requires them, the second one before 2.16."""
 _SHOWN = 300
 
 
@@ -203,7 +205,7 @@ class SchemaRegistry:
         if settings.registry_login:
             found["basic.auth.user.info"] = settings.registry_login
         if settings.registry_token:
-            fields = {"bearer.auth.token": settings.registry_token, "bearer.auth.logical.cluster": ""}
+            fields = dict.fromkeys(_CLOUD_FIELDS, "") | {"bearer.auth.token": settings.registry_token}
             found |= {
                 "bearer.auth.credentials.source": "CUSTOM",
                 "bearer.auth.custom.provider.function": lambda _config: fields,
