@@ -47,9 +47,9 @@ def test_image_has_a_supported_java_and_no_root() -> None:
 
 @pytest.mark.parametrize("name", ["image", "build"])
 def test_locks_of_the_image_are_parts_of_the_lock(name: str) -> None:
-    """The image has the versions and hashes that were tested."""
+    """The image has the versions and hashes that were tested; only who needs a package may differ."""
     whole, part = (
-        re.findall(r"^\S.*(?:\n    .*)*", path.read_text(), re.MULTILINE)
+        re.findall(r"^\S.*(?:\n    .*)*", re.sub(r" ; [^\\\n]*", " ", path.read_text()), re.MULTILINE)
         for path in (ROOT / "requirements.lock", ROOT / f"deploy/{name}.lock")
     )
 
