@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +147,11 @@ class Ui:
 
     port: int
     state: Path
+    headers: Mapping[str, str] = field(default_factory=dict)  # of each request: a login
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        answer = _request(self.port, "POST", "/graphql", {"query": query, "variables": variables})
+        content = {"query": query, "variables": variables}
+        answer = _request(self.port, "POST", "/graphql", content, self.headers)
         assert "errors" not in answer, answer
         data = answer["data"]
         assert isinstance(data, dict)
@@ -327,10 +329,14 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _request(port: int, method: str, path: str, body: object = None) -> Any:
+def _request(
+    port: int, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+) -> Any:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(
+            method, path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})}
+        )
         return json.load(connection.getresponse())
     finally:
         connection.close()

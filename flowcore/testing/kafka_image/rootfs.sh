@@ -16,4 +16,5 @@ ldd "$sh" "$jre"/bin/java "$jre"/lib/server/libjvm.so "$jre"/lib/lib{net,nio,zip
 echo 'kafka:x:1000:1000::/tmp:/bin/sh' >"$root/etc/passwd"
 cp "$here/run" "$root/etc/kafka/docker/run"
 chmod -R u+rwX,go+rX "$root"
+chmod 1777 "$root/tmp"
 tar --create --file "$tar" --directory "$root" --owner 1000 --group 1000 --numeric-owner .

@@ -150,6 +150,14 @@ def test_settings_are_flowcores(name: str) -> None:
     assert settings.bootstrap_servers == "kafka:19092"
 
 
+def test_jvms_may_execute_where_they_unpack_libraries() -> None:
+    """Docker mounts a tmpfs without execution by default: snappy, zstd and RocksDB would not load."""
+    kafka, code = SERVICES["kafka"], SERVICES["code"]
+
+    assert kafka["tmpfs"] == ["/tmp:exec"]  # noqa: S108 - in the container
+    assert code["environment"]["TMPDIR"] in {target for _, target in mounts(code)}
+
+
 def test_webserver_is_reached_through_the_proxy_only() -> None:
     """It listens on loopback in the proxy's network, where the proxy expects it, and publishes no port."""
     webserver, proxy = SERVICES["webserver"], SERVICES["proxy"]
