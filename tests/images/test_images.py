@@ -84,7 +84,7 @@ def test_no_layer_has_a_secret(images: dict[str, str], name: str, last: str) -> 
         tarfile.open(fileobj=process.stdout, mode="r|") as image,
     ):
         for part in image:
-            content = image.extractfile(part)
+            content = image.extractfile(part) if part.isfile() else None
             if content is not None and part.name.endswith(("layer.tar", *"0123456789abcdef")):
                 found |= _secrets(content)
     assert process.returncode == 0
@@ -101,7 +101,8 @@ def _secrets(layer: IO[bytes]) -> dict[str, bool]:
     with suppress(tarfile.ReadError), tarfile.open(fileobj=layer, mode="r|") as opened:
         for entry in opened:
             path = Path("/", entry.name)
-            content = opened.extractfile(entry) if path.suffix in (".pem", ".key") else None
+            is_key = entry.isfile() and path.suffix in (".pem", ".key")
+            content = opened.extractfile(entry) if is_key else None
             found[str(path)] = (
                 path.name in (".env", ".netrc", ".git", ".pypirc", "pip.conf", "id_rsa", ".docker")
                 or path.parts[1:3] == ("root", ".cache")
