@@ -108,10 +108,12 @@ class ScaledQueries:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __enter__(self) -> Self:
-        self._closing = ExitStack()
         plan = plan_flow(_flow(Scale(), "warm", "warm"), "slice", self.settings)
         ensure_topics(self._servers, {"warm": 1})
-        self._spark = self._closing.enter_context(open_context(plan, self.settings)).spark
+        with ExitStack() as opening:
+            self._spark = opening.enter_context(open_context(plan, self.settings)).spark
+            self.run(Scale())  # warm up: what all queries share is loaded and compiled
+            self._closing = opening.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
