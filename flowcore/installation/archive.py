@@ -26,9 +26,8 @@ __all__ = ["archive_file", "compiler_options", "driver_class_path", "driver_opti
 
 _LATE = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000,
          "BackEdgeThreshold": 400_000}  # fmt: skip
-"""Ten times Java's own: its second compiler took a third of the processor time of a start, for methods that
-are called some thousand times by the planning of a query, and not again. What records pass is called millions
-of times."""
+"""Ten times Java's own: the planning of a query calls many methods some thousand times, and not again; what
+records pass is called millions of times."""
 _METASPACE = "-XX:MetaspaceSize=512m"
 """A start has 200 MB of classes, and Java collects garbage at 21 MB and each time that doubles."""
 _KEEP = 3

@@ -24,7 +24,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.topics.reports import batches_after
-from pipelines.auctions.readers import read_messages
+from pipelines.auctions.readers import read_values
 from pipelines.auctions.verify import rows_from_json
 from pipelines.nexmark import feed
 from tests.benchmarks._process_memory import ProcessMemory
@@ -145,7 +145,7 @@ class ScaledQueries:
         held_bytes = _size(plan_of.settings.state_dir)
         self._send(source, _last(scale))
         self._slice(plan_of, LOADED)
-        _verify(scale, pa.concat_tables(sent), self._found(out))
+        _verify(scale, pa.concat_tables(sent), rows_from_json([*read_values(self._servers, out)], RESULT))
         batches_s = [each["durationMs"]["triggerExecution"] / 1000 for each in reports]
         if not scale.holds:
             return Cost(batches_s, None)
@@ -184,13 +184,6 @@ class ScaledQueries:
             live.wait()
             (running,) = live.running.values()
             return [each for each in batches_after(-1, running) if each["numInputRows"]]
-
-    def _found(self, out: str) -> pa.Table:
-        values = [
-            rows_from_json([message.value() or b"" for message in messages], RESULT)
-            for messages in read_messages(self._servers, out)
-        ]
-        return pa.concat_tables([RESULT.empty_table(), *values])
 
 
 @dataclass(frozen=True, slots=True)
