@@ -97,7 +97,12 @@ class Orders:
             topics = ("priced", "accounts")
             return all(self.count(topic) >= orders and len(self.rows(topic)) >= orders for topic in topics)
 
-        wait_until(done, f"{orders} orders have arrived", RUN_TIMEOUT_S)
+        try:
+            wait_until(done, f"{orders} orders have arrived", RUN_TIMEOUT_S)
+        except AssertionError as error:
+            arrived = {topic: self.count(topic) for topic in ("priced", "accounts")}
+            error.add_note(f"{arrived} records; the run printed\n{self.log.read_text()}")
+            raise
 
     def count(self, topic: str) -> int:
         """Number of records in a topic, including repeats."""

@@ -47,7 +47,7 @@ Compile = Callable[..., list[Compiled]]
 def compiled(spark: SparkSession, tmp_path: Path) -> Iterator[Compile]:
     """Compile every live query of a flow; tables that it joins are empty."""
     session = live_session(spark, Settings())
-    session.conf.set("spark.sql.debug.maxToStringFields", "1000")
+    spark.conf.set("spark.sql.debug.maxToStringFields", "1000")
 
     def compile_flow(
         flow: Flow,
@@ -65,7 +65,7 @@ def compiled(spark: SparkSession, tmp_path: Path) -> Iterator[Compile]:
         return [_compile(plan, query, context) for query in plan.live_queries]
 
     yield compile_flow
-    session.conf.unset("spark.sql.debug.maxToStringFields")
+    spark.conf.unset("spark.sql.debug.maxToStringFields")
 
 
 def _compile(plan: Plan, query: LiveQuery, context: Context) -> Compiled:
