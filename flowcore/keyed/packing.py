@@ -116,22 +116,44 @@ class SeenRows:
 
 
 @dataclass(slots=True)
+class _Portion:
+    """Rows and control elements of a task that are in order with each other.
+
+    Attributes:
+        channel: The channel of its first row.
+        at: The place of its next row.
+    """
+
+    channel: Channel
+    at: int
+    elements: TaskElements
+
+
+@dataclass(slots=True)
 class _Task:
     """What a task has read.
 
     Attributes:
-        channel: The channel of its first row; None before that.
-        at: The place of its next row.
         newest_ms: By source and partition with records, the newest time that counts. Of another operator, one
             channel with records, if any has some.
+        backlog: The query's own statuses, which precede all records.
     """
 
-    elements: TaskElements
-    channel: Channel | None = None
-    at: int = 0
+    portions: dict[int, _Portion] = field(default_factory=dict)
     newest_ms: dict[Channel, int | None] = field(default_factory=dict)
     flushed: set[str] = field(default_factory=set)
     senders: set[str] = field(default_factory=set)
+    backlog: list[ControlElement] = field(default_factory=list)
+
+    def control_rows(self) -> Iterator[Packed]:
+        """What every key group gets: a row for the task, and one for each other portion with elements."""
+        portions = [*self.portions.values()] or [_Portion(Channel("", ""), 0, TaskElements())]
+        newest_ms, backlog, flushed = self.newest_ms, self.backlog, self.flushed
+        for portion in portions:
+            elements = [*backlog, *portion.elements]
+            if newest_ms or elements or flushed:
+                yield Packed.of_control(portion.channel, newest_ms, elements, flushed)
+            newest_ms, backlog, flushed = {}, [], set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +169,8 @@ class Packing:
         derived: By source, others that have its partitions and follow its control elements.
         functions: By source, a user's function from the timestamps of a batch to event time.
         senders: The senders whose control elements count; None if all do.
+        by_channel: Pack each channel for itself. Necessary if channels share a task in one run and not in
+            another: a repeated batch processes its records in the same order.
     """
 
     inputs: InputColumns
@@ -159,10 +183,11 @@ class Packing:
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
     senders: SenderFiles | None = None
+    by_channel: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the input of one task."""
-        task = _Task(TaskElements(self.senders))
+        task = _Task()
         pending: list[pa.RecordBatch] = []
         for batch in batches:
             pending.append(batch)
@@ -171,10 +196,9 @@ class Packing:
                 pending = []
         if pending:
             yield from self._pack(concat_batches(pending), task)
-        task.elements.write()
-        if task.newest_ms or task.elements or task.flushed:
-            channel = task.channel or Channel("", "")
-            control = Packed.of_control(channel, task.newest_ms, task.elements, task.flushed)
+        for portion in task.portions.values():
+            portion.elements.write()
+        for control in task.control_rows():
             # A row for every group.
             columns = [pa.array(np.arange(self.key_groups, dtype=np.int32))]
             for value, column in zip(control, [*PACKED][1:], strict=True):
@@ -202,8 +226,9 @@ class Packing:
             if column.null_count < batch.num_rows:
                 given = batch.filter(column.is_valid()).select([inputs.offset, inputs.backlog])
                 reports = zip(*(each.to_pylist() for each in given.columns), strict=True)
-                for at, backlog in reports:
-                    task.elements.add(ControlElement(QUERY, "", "", at, RecordAttributes(backlog)))
+                task.backlog += [
+                    ControlElement(QUERY, "", "", at, RecordAttributes(backlog)) for at, backlog in reports
+                ]
                 batch = batch.filter(column.is_null())
         if batch.num_rows:
             yield from _to_batches(self._records(batch, task))
@@ -211,25 +236,40 @@ class Packing:
     def _records(self, batch: pa.RecordBatch, task: _Task) -> Iterator[tuple[int, Packed]]:
         """Records by group; the elements between them and the newest times are added to the task's."""
         batch, channels, offsets = self._in_order(batch)
-        if task.channel is None:
-            task.channel, task.at = self._channel(int(channels[0])), int(offsets[0])
-        at, task.at = task.at, task.at + batch.num_rows
-        places = np.arange(at, task.at)
+        for start, end in _runs(channels) if self.by_channel else [(0, batch.num_rows)]:
+            portion = self._portion(int(channels[start]), int(offsets[start]), task)
+            rows = slice(start, end)
+            part = batch.slice(start, end - start)
+            yield from self._portion_records(part, channels[rows], offsets[rows], portion, task)
+
+    def _portion(self, number: int, offset: int, task: _Task) -> _Portion:
+        """The portion of a task for rows that begin with a channel and an offset."""
+        key = number if self.by_channel else _NO_CHANNEL
+        if key not in task.portions:
+            task.portions[key] = _Portion(self._channel(number), offset, TaskElements(self.senders))
+        return task.portions[key]
+
+    def _portion_records(
+        self, batch: pa.RecordBatch, channels: Times, offsets: Times, portion: _Portion, task: _Task
+    ) -> Iterator[tuple[int, Packed]]:
+        at, portion.at = portion.at, portion.at + batch.num_rows
+        places = np.arange(at, portion.at)
         elements = np.zeros(batch.num_rows, np.bool_)
         if self.inputs.element is not None:
             elements = batch.column(self.inputs.element).is_valid().to_numpy(zero_copy_only=False)
         has_elements = bool(elements.any())
         if has_elements:
             where = (each[elements].tolist() for each in (channels, offsets, places))
-            self._take_elements(batch.filter(elements), zip(*where, strict=True), task)
+            positions = zip(*where, strict=True)
+            self._take_elements(batch.filter(elements), positions, portion.elements, task)
             batch, channels, places = batch.filter(~elements), channels[~elements], places[~elements]
         self._take_newest(batch, channels, task)
         for number, recipient in enumerate(self.recipients):
             for group, rows, chosen in recipient.pack(batch, self.key_groups):
                 if has_elements:
-                    packed = Packed.of_rows_with_places(task.channel, places[chosen], rows, number)
+                    packed = Packed.of_rows_with_places(portion.channel, places[chosen], rows, number)
                 else:
-                    packed = Packed.of_rows(task.channel, at, rows, number)
+                    packed = Packed.of_rows(portion.channel, at, rows, number)
                 yield group, packed
 
     def _in_order(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Times, Times]:
@@ -256,7 +296,11 @@ class Packing:
         return Channel(self.sources[number >> 32], str(number & _LOW_BITS))
 
     def _take_elements(
-        self, batch: pa.RecordBatch, positions: Iterable[tuple[int, int, int]], task: _Task
+        self,
+        batch: pa.RecordBatch,
+        positions: Iterable[tuple[int, int, int]],
+        elements: TaskElements,
+        task: _Task,
     ) -> None:
         """Take control elements, each with the number of its channel, its offset and its place."""
         names = list(filter(None, (self.inputs.element, self.inputs.sender)))
@@ -265,10 +309,10 @@ class Packing:
             channel = self._channel(number)
             if encoded == FLUSH_EVENT and channel.source in self.upstream:
                 task.flushed.add(channel.source)
-            elif task.elements.admits(channel, sender or "", offset):
+            elif elements.admits(channel, sender or "", offset):
                 element = _ELEMENTS.decode(encoded)
                 for source in (channel.source, *self.derived.get(channel.source, ())):
-                    task.elements.add(ControlElement(source, channel.partition, sender or "", place, element))
+                    elements.add(ControlElement(source, channel.partition, sender or "", place, element))
 
     def _take_newest(self, batch: pa.RecordBatch, channels: Times, task: _Task) -> None:
         """Take the newest time that counts of each partition."""

@@ -120,6 +120,9 @@ def run_exchange(
     functions = {}
     if place.depth == 1:
         functions = context.functions
+        # A task for each partition costs 25 ms.
+        tasks = max(context.query.key_groups, frame.sparkSession.sparkContext.defaultParallelism)
+        frame = frame.coalesce(tasks)
         backlog = read_backlog_status(frame.sparkSession, Path(context.checkpoint))
         backlog = backlog.selectExpr(f"at AS {PREFIX}offset", f"backlog AS {PREFIX}backlog")
         frame = frame.unionByName(backlog, allowMissingColumns=True)
@@ -136,6 +139,7 @@ def run_exchange(
         derived=context.derived,
         functions=functions,
         senders=context.sender_files,
+        by_channel=place.depth == 1,
     )
     rows = unpack_step(
         members, run_key_groups(frame, packing, exchange),

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from operator import itemgetter
+from random import Random
+from typing import Any
 
-from flowcore.elements import RecordAttributes
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.elements import RecordAttributes, Watermark
 from flowcore.keyed.control import QUERY, Channel, StepControl, decode_control
-from flowcore.keyed.packed import Packed, PackedKind
+from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
 from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
+
+TASK = pa.schema(
+    {
+        "g": pa.int32(), "s": pa.int32(), "p": pa.int32(), "o": pa.int64(), "element": pa.binary(),
+        "sender": pa.string(), **{field.name: field.type for field in ROWS},
+    }
+)  # fmt: skip
 
 
 def recipient(record: str | None = None) -> Recipient:
@@ -120,3 +133,64 @@ def test_users_function_computes_the_watermark() -> None:
     items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
     control = [_control(item) for item in items if item.kind == PackedKind.CONTROL]
     assert [_newest(each) for each in control] == [{"0": 200}]
+
+
+PARTITIONS = 12
+PARTS = st.lists(
+    st.tuples(st.integers(0, PARTITIONS - 1), st.one_of(st.sampled_from("abc"), st.just(None))), max_size=40
+)
+
+
+@given(PARTS, st.lists(st.integers(0, 3), min_size=PARTITIONS, max_size=PARTITIONS), st.randoms())
+def test_order_does_not_depend_on_which_partitions_share_a_task(
+    sent: list[tuple[int, str | None]], task_of: list[int], random: Random
+) -> None:
+    """Records and control elements of a key group are the same, whatever tasks read their partitions."""
+    alone = _processed(sent, [*range(PARTITIONS)])
+    random.shuffle(task_of)
+
+    assert _processed(sent, task_of) == alone
+
+
+def _processed(sent: list[tuple[int, str | None]], task_of: list[int]) -> list[tuple[Any, ...]]:
+    """What the two key groups process: records, or watermarks where there is no user, by partition."""
+    packing = Packing(
+        inputs=InputColumns(
+            source="s", partition="p", offset="o", newest="t", element="element", sender="sender"
+        ),
+        sources=("in",), key_groups=2, recipients=(recipient(),), by_channel=True,
+    )  # fmt: skip
+    watermarks = TaggedSerializer(RawFormat())
+    items: dict[int, list[Packed]] = {0: [], 1: []}
+    for task in {*task_of}:
+        rows = [
+            {
+                "g": None if user is None else ord(user) % 2,
+                "s": 0,
+                "p": partition,
+                "o": offset,
+                "element": watermarks.encode(Watermark(offset)) if user is None else None,
+                "sender": "x" if user is None else None,
+                "user": user,
+                "t": None if user is None else offset,
+                "v": offset,
+            }
+            for offset, (partition, user) in enumerate(sent)
+            if task_of[partition] == task
+        ]
+        rows.sort(key=itemgetter("p"))  # a task reads one partition after the other
+        batch = pa.RecordBatch.from_pylist(rows, schema=TASK)
+        for row in (row for part in packing.run([batch] if rows else []) for row in part.to_pylist()):
+            items[row.pop("key_group")].append(Packed(**row))
+    found = []
+    for each in items.values():
+        control = decode_control(
+            tuple(sorted((item.channel, item.payload) for item in each if item.kind == PackedKind.CONTROL))
+        )
+        rows = PackedRows(sort_packed(each), ROWS)
+        places = control.places.get("in", [])
+        taken = [[part.to_pylist() for part in rows.take(place)] for place in places]
+        newest = {name: sorted(_newest(control).items()) for name in control.newest}
+        last = [part.to_pylist() for part in rows.take()]
+        found.append((places, taken, last, newest))
+    return found
