@@ -86,7 +86,11 @@ def hottest(rows: Iterable[dict[str, Any]]) -> dict[int, tuple[int, int, int]]:
 
 
 def test_windows_over_windows_over_restarts(live: Live) -> None:
-    """Each slice continues both operators' state; the results are those of a plain computation."""
+    """Each slice continues both operators' state; the results are those of a plain computation.
+
+    Tasks read several partitions each: there are more of these than key groups.
+    """
+    partitions = 20
     source, counts, most = bids(live), live.topic("counts"), live.topic("most")
     flow = hot_items(source, counts, most)
     records = random_bids(600)
@@ -97,8 +101,8 @@ def test_windows_over_windows_over_restarts(live: Live) -> None:
         queries.extend(run.running)
         assert run.wait(300)
 
-    for part in (rows[:150], rows[150:400], [*rows[400:], *LAST]):
-        live.send(source, *part, partitions=2)
+    for part in (rows[:150], rows[150:400], [*rows[400:], *LAST * (partitions // 2)]):
+        live.send(source, *part, partitions=partitions)
         live.run(flow, "slice", finish)
 
     assert queries == ["bids-batches"] * 3
