@@ -9,10 +9,18 @@ __all__ = ["StateCache"]
 
 
 class StateCache:
-    """By query and key group: the position of a state, and the state; the least recently used leave first."""
+    """By query and key group: the position of a state, and the state.
+
+    Each batch uses most key groups, one after the other. If they do not all fit, the least recently
+    used is the one that is needed next. So a state leaves only for one that was used again since.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], tuple[StatePosition, KeyGroup, int]] = {}
+        """In the order of their last use."""
+        self._used_at: dict[tuple[str, int], int] = {}
+        """The last use of each state, also of those that are not kept."""
+        self._uses = 0
         self.size_bytes = 0
         """The estimated size of all states."""
 
@@ -34,12 +42,17 @@ class StateCache:
         size_bytes: int,
         max_bytes: int | None,
     ) -> None:
-        """Keep a state, and evict others until all of them fit.
+        """Keep a state if it fits, without those that were not used since its last use.
 
         Args:
-            max_bytes: The budget of the worker. A state that is larger is not kept. None for no budget.
+            max_bytes: The budget of the worker; None for no budget.
         """
-        self._kept[query, group] = *state, size_bytes
+        key = query, group
+        before = self._used_at.get(key, 0)
+        self._uses += 1
+        self._used_at[key] = self._uses
+        self._kept[key] = *state, size_bytes
         self.size_bytes += size_bytes
         while max_bytes is not None and self.size_bytes > max_bytes:
-            self.pop(*next(iter(self._kept)))
+            oldest = next(iter(self._kept))
+            self.pop(*(oldest if self._used_at[oldest] < before else key))

@@ -14,34 +14,44 @@ STATE = cast("tuple[StatePosition, Any]", (StatePosition(), None))
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=40)
 
 
+def _use(cache: StateCache, group: int, size_bytes: int, budget: int, query: str = "q") -> bool:
+    """Whether the state was there."""
+    found = cache.pop(query, group)
+    cache.put(query, group, STATE, size_bytes=size_bytes, max_bytes=budget)
+    return found is not None
+
+
 @given(STEPS, st.integers(0, 100))
-def test_most_recent_states_that_fit_are_kept(steps: list[tuple[int, int]], budget: int) -> None:
-    """Like a list of sizes in order of use, from whose beginning states leave."""
+def test_states_stay_within_their_budget(steps: list[tuple[int, int]], budget: int) -> None:
+    """Whatever is used, in whatever order; the sizes are those of the states that are there."""
     cache = StateCache()
-    order: dict[int, int] = {}
-
+    sizes = {}
     for group, size in steps:
-        found = cache.pop("q", group)
-        assert (found is not None) == (group in order)
-        cache.put("q", group, STATE, size_bytes=size, max_bytes=budget)
-        order.pop(group, None)
-        order[group] = size
-        while sum(order.values()) > budget:
-            del order[next(iter(order))]
-        assert cache.size_bytes == sum(order.values())
+        _use(cache, group, size, budget)
+        sizes[group] = size
+        assert cache.size_bytes <= budget
 
-    assert {group for group in range(6) if cache.pop("q", group)} == set(order)
+    held_bytes = cache.size_bytes
+    assert sum(size for group, size in sizes.items() if cache.pop("q", group)) == held_bytes
     assert cache.size_bytes == 0
 
 
-def test_states_of_all_queries_share_a_budget() -> None:
-    """A state of another query is evicted for a newer one."""
+@given(st.integers(1, 12), st.integers(0, 12))
+def test_as_many_states_as_fit_stay_through_rounds(groups: int, fitting: int) -> None:
+    """Each round uses all of them, in the same order."""
     cache = StateCache()
-    cache.put("a", 0, STATE, size_bytes=60, max_bytes=100)
-    cache.put("b", 0, STATE, size_bytes=60, max_bytes=100)
+    rounds = [[_use(cache, group, 10, 10 * fitting) for group in range(groups)] for _ in range(4)]
 
+    assert [sum(found) for found in rounds] == [0, *[min(groups, fitting)] * 3]
+
+
+def test_state_that_is_used_no_more_leaves_for_others() -> None:
+    """A key group that another worker runs now, and a query that has ended."""
+    cache = StateCache()
+    assert not _use(cache, 0, 60, 100, query="a")
+
+    assert [_use(cache, 0, 60, 100, query="b") for _ in range(3)] == [False, False, True]
     assert cache.pop("a", 0) is None
-    assert cache.pop("b", 0) is not None
 
 
 def test_states_are_kept_without_a_budget() -> None:
