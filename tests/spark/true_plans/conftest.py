@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,12 @@ Compile = Callable[..., list[Compiled]]
 
 
 @pytest.fixture
-def compiled(spark: SparkSession, tmp_path: Path) -> Iterator[Compile]:
+def compiled(spark: SparkSession, tmp_path: Path) -> Compile:
     """Compile every live query of a flow; tables that it joins are empty."""
     session = live_session(spark, Settings())
-    spark.conf.set("spark.sql.debug.maxToStringFields", "1000")
+    session.conf.set("spark.sql.debug.maxToStringFields", "1000")
+    # A plan is written by the settings of the active session, which may be one of an earlier test.
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # type: ignore[union-attr]
 
     def compile_flow(
         flow: Flow,
@@ -64,8 +66,7 @@ def compiled(spark: SparkSession, tmp_path: Path) -> Iterator[Compile]:
         context = Context(session, typed, flow.name)
         return [_compile(plan, query, context) for query in plan.live_queries]
 
-    yield compile_flow
-    spark.conf.unset("spark.sql.debug.maxToStringFields")
+    return compile_flow
 
 
 def _compile(plan: Plan, query: LiveQuery, context: Context) -> Compiled:
