@@ -147,9 +147,10 @@ def _probe(bootstrap_servers: str, timeout_s: float) -> KafkaError | BrokerAcces
     failure = _wait_for_answer(client, timeout_s, reasons)
     if failure is None:
         return None
-    refusal = next((reason for reason in reasons if reason.code() in _LOGIN_REFUSED), None)
-    if (refusal or "SSL" in str(failure)) and (found := diagnose_tls(bootstrap_servers, security)):
+    # librdkafka may not see why a broker closes the connection: its own request crosses the broker's alert.
+    if found := diagnose_tls(bootstrap_servers, security):
         return found
+    refusal = next((reason for reason in reasons if reason.code() in _LOGIN_REFUSED), None)
     return login_refused(bootstrap_servers, security, refusal.str()) if refusal else failure
 
 
