@@ -124,3 +124,38 @@ def test_state_begins_with_the_history_through_a_kill(live: Live, tmp_path: Path
     assert live.records(f"{counts.name}.late") == []
     assert {row["shop"]: row["n"] for row in live.values(order)} == dict.fromkeys(range(3), 300)
     assert all(row["ordered"] for row in live.values(order))
+
+
+@pytest.mark.parametrize("state", ["Spark's own", "by key group"])
+def test_bad_records_of_a_history_are_dead_letters(live: Live, tmp_path: Path, state: str) -> None:
+    """The query of Spark's own aggregate carries none, so another one reads the history for them."""
+    schema, sale = f"{BID}, seen TIMESTAMP", {"shop": 1, "at": 100}
+    times = pa.array(
+        [1, 1_763_776_800_000_000_000], pa.timestamp("us", tz="UTC")
+    )  # a year 57861 cannot leave
+    rows = pa.Table.from_pylist([{"id": 1, **sale}, {"id": 2, **sale}]).append_column("seen", times)
+    (tmp_path / "past").mkdir()
+    pq.write_table(rows, tmp_path / "past" / "part.parquet")
+    source, out = live.topic("bids"), live.topic("out")
+    live.send(source, {"id": 3, "shop": 1, "at": 60_000}, {"id": 4, "shop": 1, "seen": 1_763_776_800_000})
+    flow = Flow("bids")
+    topic = KafkaTopic(source.name, schema=schema, event_time="at", watermark=monotonous())
+    bids = flow.read("past", Parquet(str(tmp_path / "past"), schema=schema)).then(
+        flow.read("bids", topic), at=SEAM
+    )
+    if state == "Spark's own":
+        counted = bids.aggregate(by="shop", ids="sum(id)", last="max(seen)")
+    else:
+        counted = bids.reduce(_add, by="shop", schema=schema)
+    counted.write("out", KafkaTopic(out.name, key="shop"))
+
+    _run_stages(live, flow)
+    live.run(flow)
+
+    bad = [record.json["id"] for record in live.records(topic.dead_letter)]
+    assert sorted(bad) == [2, 4]
+    assert live.values(out)
+
+
+def _add(kept: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    return {**new, "id": kept["id"] + new["id"]}

@@ -14,13 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, PythonOperator, Read, StatefulOperator, WithEventTime, Write
+from flowcore.api.operators import (
+    Operator,
+    PythonOperator,
+    Read,
+    StatefulOperator,
+    WithEventTime,
+    WithHistory,
+    Write,
+)
 from flowcore.errors import PlanError
 from flowcore.planner.model import LiveQuery, LiveStage, Mode
 from flowcore.planner.rules.channels import find_channel_obstacles
 from flowcore.planner.rules.execution import choose_mode
 from flowcore.planner.rules.flush import select_buffered
 from flowcore.planner.rules.flush_reasons import explain_interval
+from flowcore.planner.rules.histories import find_histories
 from flowcore.planner.ways import count_cuts, find_live_sources, find_upstream
 from flowcore.settings import Settings
 
@@ -186,7 +195,11 @@ def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | Non
         covered.update(fresh)
     sources = dict.fromkeys(source for query in queries.values() for source in query.sources)
     others = [each for each in sources if each not in covered and _has_dead_letters(each)]
-    return (*found.values(), *(_build_dead_letter_query(source, requested) for source in others))
+    histories = {node.live: node for query in queries.values() for node in find_histories(query.operators)}
+    return (
+        *found.values(),
+        *(_build_dead_letter_query(source, histories.get(source), requested) for source in others),
+    )
 
 
 def _order_by_cuts(queries: Sequence[LiveQuery]) -> Iterator[LiveQuery]:
@@ -202,13 +215,13 @@ def _is_preferred(query: LiveQuery) -> bool:
     return exactly_once or any(isinstance(node, PythonOperator | WithEventTime) for node in query.operators)
 
 
-def _build_dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
+def _build_dead_letter_query(source: Read, history: WithHistory | None, requested: Mode | None) -> LiveQuery:
     mode: Mode = "slice" if requested == "slice" else "micro-batch"
     why = f"no other query of {source.name} can carry its bad records to the sink"
     return LiveQuery(
         name=source.name,
-        operators=(source,),
-        results=(),
+        operators=(source,) if history is None else (source, history),
+        results=() if history is None else (history.history,),
         sinks=(),
         dead_letters=(source,),
         mode=Decision(mode, ("nobody waits for a dead letter",)),
