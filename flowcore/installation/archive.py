@@ -97,8 +97,7 @@ def make_archive(work: Sequence[str]) -> Path:
             with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".partial-") as partial:
                 made = Path(partial) / archive.name
                 _run([*work, str(made)], made, lock)
-                made.chmod(0o644)  # other users of the cache may start Spark
-                made.chmod(0o644)  # Java has obeyed the umask
+                made.chmod(0o644)  # Java has obeyed the umask; other users of the cache may start Spark
                 made.rename(archive)
             others = sorted(archive.parent.glob("spark-*.jsa"), key=lambda file: file.stat().st_mtime)
             for file in others[:-_KEEP]:

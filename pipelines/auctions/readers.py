@@ -24,7 +24,7 @@ from pipelines.auctions.verify import rows_from_json
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["Collector", "latencies_ms", "read_messages", "read_values"]
+__all__ = ["Collector", "latencies_ms", "read_messages", "read_rows", "read_values"]
 
 _READ_RECORDS: Final = 50_000
 _TIMEOUT_S: Final = 10.0
@@ -86,6 +86,19 @@ def read_values(
     for messages in read_messages(bootstrap_servers, topic, since):
         for message in messages:
             yield message.value() or b""
+
+
+def read_rows(bootstrap_servers: str, topic: str, schema: pa.Schema) -> pa.Table:
+    """Read the JSON objects of a topic, as `rows_from_json` does.
+
+    Raises:
+        BrokerError: As `read_messages`.
+    """
+    parts = [
+        rows_from_json([message.value() or b"" for message in messages], schema)
+        for messages in read_messages(bootstrap_servers, topic)
+    ]
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 class Collector:

@@ -34,10 +34,11 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import monotonous
-from pipelines.auctions.readers import read_messages, read_values
+from pipelines.auctions.readers import read_messages, read_rows
 from pipelines.auctions.verify import rows_from_json
 from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed, generator
+from tests.benchmarks._answers import count_differences
 from tests.benchmarks._delays import Delays, figures_of_delays, summarize_delays
 from tests.benchmarks._rounds import run_rounds
 
@@ -179,7 +180,7 @@ class _Bench:
                 running.append(closing.enter_context(LiveRun(plan, own)))
             timed_ms = (time.time() + self.seconds / 3) * 1000
             self._feed(source)
-            sent = rows_from_json(list(read_values(servers, source)), pa.schema(SENT))
+            sent = read_rows(servers, source, pa.schema(SENT))
             complete_ms = int(sent["sent_us"].to_numpy().max()) // 1000 - FLUSH_MS
             _await(servers, source, sent, complete_ms)
             checkpoints = min(_batches(run, timed_ms) for run in running)
@@ -206,12 +207,9 @@ class _Bench:
                 database.register("bids", sent)
                 database.register("found", found)
                 limit = f"WHERE end_ms <= {complete_ms}"
-                theirs = f"(SELECT * FROM ({window.answer}) {limit})"  # noqa: S608 - our own SQL
-                ours = f"(SELECT id, end_ms, value FROM found {limit})"  # noqa: S608 - our own SQL
-                wrong = database.execute(
-                    f"SELECT count(*) FROM (({theirs} EXCEPT ALL {ours}) "  # noqa: S608 - our own SQL
-                    f"UNION ALL ({ours} EXCEPT ALL {theirs}))"
-                ).fetchall()[0][0]
+                theirs = f"SELECT * FROM ({window.answer}) {limit}"  # noqa: S608 - our own SQL
+                ours = f"SELECT id, end_ms, value FROM found {limit}"  # noqa: S608 - our own SQL
+                wrong = count_differences(database, theirs, ours)
             if wrong or not len(found):
                 msg = f"window {name!r}: {wrong:,} results differ from DuckDB's: their delay is meaningless"
                 raise RunError(msg)

@@ -25,8 +25,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
-from pipelines.auctions.readers import read_messages
-from pipelines.auctions.verify import rows_from_json
+from pipelines.auctions.readers import read_rows
 from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed
 from tests.benchmarks._process_memory import ProcessMemory
@@ -142,7 +141,6 @@ def _records(keys: int) -> Iterator[pa.Table]:
 def _read(servers: str, topic: str, keys: int) -> Prices:
     """The last value of each key, 0 if there is none."""
     found = np.zeros(keys, np.int64)
-    for messages in read_messages(servers, topic):
-        rows = rows_from_json([message.value() or b"" for message in messages], COLUMNS)
-        found[rows["auction_id"].to_numpy()] = rows["price"].to_numpy()
+    rows = read_rows(servers, topic, COLUMNS)
+    found[rows["auction_id"].to_numpy()] = rows["price"].to_numpy()
     return found

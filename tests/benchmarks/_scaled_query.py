@@ -24,9 +24,9 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.topics.reports import batches_after
-from pipelines.auctions.readers import read_values
-from pipelines.auctions.verify import rows_from_json
+from pipelines.auctions.readers import read_rows
 from pipelines.nexmark import feed
+from tests.benchmarks._answers import count_differences
 from tests.benchmarks._process_memory import ProcessMemory
 
 __all__ = ["Cost", "Held", "Scale", "ScaledQueries"]
@@ -145,7 +145,7 @@ class ScaledQueries:
         held_bytes = _size(plan_of.settings.state_dir)
         self._send(source, _last(scale))
         self._slice(plan_of, LOADED)
-        _verify(scale, pa.concat_tables(sent), rows_from_json([*read_values(self._servers, out)], RESULT))
+        _verify(scale, pa.concat_tables(sent), read_rows(self._servers, out, RESULT))
         batches_s = [each["durationMs"]["triggerExecution"] / 1000 for each in reports]
         if not scale.holds:
             return Cost(batches_s, None)
@@ -246,10 +246,7 @@ def _verify(scale: Scale, sent: pa.Table, found: pa.Table) -> None:
     with duckdb.connect() as database:
         database.register("sent", sent)
         database.register("found", found)
-        (wrong,) = database.execute(
-            f"SELECT count(*) FROM ((({copies}) EXCEPT ALL ({result})) "  # noqa: S608 - our own SQL
-            f"UNION ALL (({result}) EXCEPT ALL ({copies})))"
-        ).fetchall()[0]
+        wrong = count_differences(database, copies, result)
     if wrong or not len(found):
         msg = f"{scale}: {wrong:,} results of {len(found):,} differ from DuckDB's: its cost is meaningless"
         raise RunError(msg)

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from flowcore import Session, Sliding, Tumbling
 from flowcore.errors import RunError
-from pipelines.auctions.readers import read_messages
-from pipelines.auctions.verify import rows_from_json
 
 __all__ = [
     "BEGIN_MS",
@@ -19,10 +17,10 @@ __all__ = [
     "DELAY_MS",
     "PARTITIONS",
     "SCHEMA",
+    "WINDOWS",
     "Case",
     "Sent",
     "check",
-    "read",
     "records_of",
 ]
 
@@ -116,15 +114,6 @@ def check(case: Case, sent: Sent, found: pa.Table, who: str) -> None:
     if wrong or not complete:
         msg = f"{case.name}: {wrong:,} of {complete:,} windows of {who} are missing or wrong"
         raise RunError(msg)
-
-
-def read(servers: str, topic: str) -> pa.Table:
-    """Read the windows of a topic, in the columns of `WINDOWS`."""
-    parts = [
-        rows_from_json([message.value() or b"" for message in messages], WINDOWS)
-        for messages in read_messages(servers, topic)
-    ]
-    return pa.concat_tables([WINDOWS.empty_table(), *parts])
 
 
 def _aligned(case: Case) -> str:

@@ -20,7 +20,8 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from flowcore.kafka.topics import ensure_topics
-from tests.benchmarks._window_cases import DELAY_MS, PARTITIONS, SCHEMA, Case, Sent, check, read
+from pipelines.auctions.readers import read_rows
+from tests.benchmarks._window_cases import DELAY_MS, PARTITIONS, SCHEMA, WINDOWS, Case, Sent, check
 
 __all__ = ["Rivals"]
 
@@ -100,7 +101,7 @@ class Rivals:
         )
         query.awaitTermination()
         seconds = time.monotonic() - began
-        check(case, sent, read(self.servers, out), who)
+        check(case, sent, read_rows(self.servers, out, WINDOWS), who)
         return seconds
 
 

@@ -31,10 +31,10 @@ from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.watermarks import bounded_out_of_orderness
-from pipelines.auctions.readers import read_messages
-from pipelines.auctions.verify import rows_from_json
+from pipelines.auctions.readers import read_rows
 from pipelines.benchmark import Report
 from pipelines.nexmark import feed
+from tests.benchmarks._answers import count_differences
 from tests.benchmarks._rounds import ratio_by_slope, run_rates
 from tests.benchmarks._window_rivals import TUNED_READ, TUNED_WRITE
 
@@ -188,16 +188,13 @@ class _Bench:
             RunError: A pair is missing, wrong, or there twice.
         """
         orders, payments = (sides.tables[name] for name in SCHEMAS)
-        parts = [
-            rows_from_json([message.value() or b"" for message in messages], PAIRS)
-            for messages in read_messages(self.servers, out)
-        ]
-        found = pa.concat_tables([PAIRS.empty_table(), *parts])
+        found = read_rows(self.servers, out, PAIRS)
         with duckdb.connect() as database:
             for name, table in (("orders", orders), ("payments", payments), ("found", found)):
                 database.register(name, table)
             database.execute(_EXPECTED)
-            pairs, wrong = database.execute(_COMPARED).fetchall()[0]
+            (pairs,) = database.execute("SELECT count(*) FROM expected").fetchall()[0]
+            wrong = count_differences(database, "FROM expected", "SELECT id, item, amount FROM found")
         if wrong or not pairs:
             msg = f"{wrong:,} of {pairs:,} pairs of {who} are missing, wrong or there twice"
             raise RunError(msg)
@@ -207,11 +204,6 @@ _EXPECTED = f"""
 CREATE VIEW expected AS SELECT id, item, amount FROM orders JOIN payments
 ON id = order_id AND paid BETWEEN "at" AND "at" + {AFTER_MS}
 """  # noqa: S608 - our own number
-_COMPARED = """
-SELECT (SELECT count(*) FROM expected),
-    (SELECT count(*) FROM (FROM expected EXCEPT ALL SELECT id, item, amount FROM found))
-    + (SELECT count(*) FROM (SELECT id, item, amount FROM found EXCEPT ALL FROM expected))
-"""
 
 
 def _flow(orders: str, payments: str, out: str) -> Flow:

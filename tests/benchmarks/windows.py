@@ -32,6 +32,7 @@ from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.watermarks import bounded_out_of_orderness
+from pipelines.auctions.readers import read_rows
 from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed
 from tests.benchmarks._rounds import ratio_by_slope, run_rates
@@ -41,10 +42,10 @@ from tests.benchmarks._window_cases import (
     DELAY_MS,
     PARTITIONS,
     SCHEMA,
+    WINDOWS,
     Case,
     Sent,
     check,
-    read,
     records_of,
 )
 from tests.benchmarks._window_rivals import Rivals
@@ -199,7 +200,7 @@ class _Bench:
         with LiveRun(plan, context) as run:
             run.wait()
         seconds = time.monotonic() - began
-        check(case, sent, read(self.servers, out), "flowcore")
+        check(case, sent, read_rows(self.servers, out, WINDOWS), "flowcore")
         return seconds
 
     def held(self, keys: int) -> list[float]:
@@ -243,7 +244,7 @@ class _Bench:
         seconds = run(np.concatenate(touching), TOUCHED)[2:]
         run(np.arange(1_000), BATCH, BEGIN_MS + 1_000_000_000)
         expected = np.bincount(np.concatenate([np.arange(keys), *touching]))
-        found = read(self.servers, out)
+        found = read_rows(self.servers, out, WINDOWS)
         sums = (np.bincount(found["auction_id"], found[name], keys) for name in ("total", "n"))
         if len(found) != keys or not all(np.array_equal(each, expected) for each in sums):
             msg = f"{keys:,} keys held: {len(found):,} windows were emitted, not all with the right sum"
