@@ -26,7 +26,8 @@ from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker, free_port
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from pipelines.nexmark import feed, generator, history
-from tests.dagster.dagster_ui import PROJECT, Ui, environment_of, wait_until
+from tests.dagster.dagster_ui import PROJECT, Ui, environment_of
+from tests.waiting import wait_until
 
 BIDS, ENRICHED, HIGHEST, LETTERS = "bids", "enriched-bids", "highest-bids", "bids.dead-letter"
 PARTITIONS = 2

@@ -9,8 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,9 @@ from flowcore.installation.jars import pyspark_jars
 from flowcore.installation.java import find_java
 from flowcore.kafka import supervisor
 from flowcore.kafka.broker import EmbeddedBroker, free_port
+from tests.waiting import wait_until
 
-__all__ = ["Cluster", "Worker", "wait_until"]
+__all__ = ["Cluster", "Worker"]
 
 _TIMEOUT_S = 60.0
 _GRACE_S = 20.0
@@ -99,14 +99,6 @@ def _configure(folder: Path) -> Path:
     settings = folder / "settings.toml"
     settings.write_text("".join(f'"{key}" = "{value}"\n' for key, value in conf.items()))
     return settings
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Wait until a condition is true; fail after the timeout."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"after {timeout_s:.0f} s it is still not so that {what}"
-        time.sleep(0.1)
 
 
 @contextmanager

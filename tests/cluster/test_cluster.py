@@ -18,7 +18,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from flowcore.kafka.topics import end_offsets, ensure_topics
-from tests.cluster.conftest import Cluster, wait_until
+from tests.cluster.conftest import Cluster
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

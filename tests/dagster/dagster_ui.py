@@ -7,17 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowcore.kafka.broker import free_port
+from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
-TIMEOUT_S = 400.0
 
 LAUNCH = """
 mutation LaunchPipelineExecution($executionParams: ExecutionParams!) {
@@ -262,13 +261,6 @@ class Ui:
             if "SparkSubmit" in command and str(self.state) in command:
                 found.append(int(process.name))
         return found
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"after {timeout_s:.0f} s it is still not so that {what}"
-        time.sleep(0.2)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Message, Producer
-from dagster_ui import PROJECT, Ui, serve, wait_until
+from dagster_ui import PROJECT, Ui, serve
 
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.kafka.topics import ensure_topics
@@ -22,6 +22,7 @@ from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify_activity import compare_activity, compare_bidders
 from pipelines.nexmark.feed import feed
 from pipelines.nexmark.generator import NexmarkConfig, live_bids
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.dagster
 

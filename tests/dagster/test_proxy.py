@@ -24,11 +24,12 @@ from urllib.parse import quote
 
 import pytest
 from browsing import browsing, chromium
-from dagster_ui import PROJECT, wait_until
+from dagster_ui import PROJECT
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from flowcore.kafka.broker import free_port
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.dagster,

@@ -20,12 +20,13 @@ from urllib.request import Request, urlopen
 import pytest
 from browsing import Seen, browsing, chromium
 from confluent_kafka import Consumer, TopicPartition
-from dagster_ui import CHECKS, LAUNCH, Ui, serve, wait_until
+from dagster_ui import CHECKS, LAUNCH, Ui, serve
 
 from flowcore.kafka.topics import end_offsets
 from pipelines.nexmark.feed import feed
 from pipelines.nexmark.generator import NexmarkConfig, live_batches, live_bids
 from pipelines.nexmark.history import write_history
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.dagster
 

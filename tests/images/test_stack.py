@@ -21,8 +21,9 @@ from pipelines.auctions.readers import read_values
 from pipelines.nexmark.feed import feed
 from pipelines.nexmark.generator import NexmarkConfig, live_batches
 from pipelines.nexmark.history import write_history
-from tests.dagster.dagster_ui import Ui, wait_until
+from tests.dagster.dagster_ui import Ui
 from tests.images.engine import PROJECT, docker
+from tests.waiting import wait_until
 
 EVENTS, BIDS = 20_000, 2_000
 NAME = f"flowcore-check-{secrets.token_hex(3)}"

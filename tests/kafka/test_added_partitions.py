@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,18 +14,12 @@ from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import JsonFormat
 from flowcore.spark.run.live_stage import LiveRun
 from tests.kafka.conftest import Live
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
 SALE = "id BIGINT, at BIGINT"
 TAGGED = TaggedSerializer(JsonFormat.of([("id", "BIGINT"), ("at", "BIGINT")]))
-
-
-def _wait(run: LiveRun, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not holds():
-        assert not run.wait(0.2)
-        assert time.monotonic() < deadline
 
 
 def _run_id(run: LiveRun) -> str:
@@ -58,13 +50,13 @@ def test_watermarks_wait_for_partitions_that_are_added_while_a_flow_runs(live: L
 
     def follow(run: LiveRun) -> None:
         first = _run_id(run)
-        _wait(run, lambda: _watermarks_ms(live, out) == [999])
+        run_until(run, lambda: _watermarks_ms(live, out) == [999])
         grow_topic(live.servers, sales.name, 2)
-        _wait(run, lambda: _run_id(run) != first)
+        run_until(run, lambda: _run_id(run) != first)
         live.send(sales, {"id": 2, "at": 9_000})
-        _wait(run, lambda: {1, 2} <= _records(live, out))
+        run_until(run, lambda: {1, 2} <= _records(live, out))
         live.send(sales, {"id": 3, "at": 9_500}, {"id": 4, "at": 5_000}, partitions=2)
-        _wait(run, lambda: max(_watermarks_ms(live, out)) > 999)
+        run_until(run, lambda: max(_watermarks_ms(live, out)) > 999)
 
     live.run(flow, "micro-batch", follow)
 

@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 from flowcore.errors import BrokerError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -65,13 +65,6 @@ def _javas(folder: Path) -> list[int]:
             if is_java and (process / "cwd").readlink().is_relative_to(folder):
                 found.append(int(process.name))
     return found
-
-
-def _wait_until(condition: Callable[[], object], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come about in time"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -168,17 +161,17 @@ def test_embedded_broker_ends_with_an_owner_that_is_killed(number: signal.Signal
 
         owner.send_signal(number)
 
-        _wait_until(lambda: not _javas(tmp_path) and not list(tmp_path.iterdir()))
+        wait_until(lambda: not _javas(tmp_path) and not list(tmp_path.iterdir()))
 
 
 def test_embedded_broker_ends_with_an_owner_that_is_killed_while_it_starts(tmp_path: Path) -> None:
     """A kill at any moment of the start leaves no process and no folder."""
     with _program(tmp_path, "-c", _OWNER) as owner:
-        _wait_until(lambda: _javas(tmp_path))
+        wait_until(lambda: _javas(tmp_path))
 
         owner.kill()
 
-        _wait_until(lambda: not _javas(tmp_path) and not list(tmp_path.iterdir()))
+        wait_until(lambda: not _javas(tmp_path) and not list(tmp_path.iterdir()))
 
 
 def test_embedded_broker_ends_with_its_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +184,7 @@ def test_embedded_broker_ends_with_its_supervisor(tmp_path: Path, monkeypatch: p
 
         os.kill(int(supervisor), signal.SIGKILL)
 
-        _wait_until(lambda: not _javas(tmp_path))
+        wait_until(lambda: not _javas(tmp_path))
         with pytest.raises(BrokerError, match="has ended"):
             broker.wait(20)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +20,7 @@ from flowcore.errors import ConfigurationError, PlanError, StateError
 from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -55,13 +54,6 @@ def _call(live: Live, *arguments: str) -> Result:
     settings = {"state.dir": live.settings.state_dir, "kafka.bootstrap.servers": live.servers}
     pairs = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
     return CliRunner().invoke(watermarks, ["windows_of_bids:flow", *pairs, *arguments])
-
-
-def _wait(run: Any, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        run.wait(0.3)
 
 
 def _counted(live: Live, flow: Flow) -> int:
@@ -111,8 +103,8 @@ def test_channel_that_is_reset_holds_event_time_no_more_until_its_writer_is_acti
         assert reset.output.startswith(text), reset.exception
         idle = [(0, GONE, 5_000, "idle"), (1, GONE, 5_000, "idle")]
         active = [(n, "here/query", 20_000, "active") for n in (0, 1)]
-        _wait(run, lambda: _counted(live, flow) == 1)
-        _wait(run, lambda: _shown(live) == [*idle, *active])  # when the batch is committed
+        run_until(run, lambda: _counted(live, flow) == 1)
+        run_until(run, lambda: _shown(live) == [*idle, *active])  # when the batch is committed
 
     live.run(flow, mode="micro-batch", until=reset)
 
@@ -152,7 +144,7 @@ def test_silent_channel_expires_while_others_send(live: Live, has_state: bool) -
         found = [TAGGED.decode(record.value) for record in live.records(out)]
         return any(isinstance(each, Watermark) and each.timestamp_ms >= 20_000 for each in found)
 
-    live.run(flow, mode="micro-batch", until=lambda run: _wait(run, has_advanced))
+    live.run(flow, mode="micro-batch", until=lambda run: run_until(run, has_advanced))
 
 
 def test_flow_without_a_tagged_source_has_no_channels(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from flowcore.elements import (
 from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -144,13 +145,13 @@ def test_flood_of_large_forged_channels_does_not_stop_a_live_query(
     heap_bytes: list[int] = []
 
     def attack(run: Any) -> None:
-        _wait(run, lambda: Watermark(1_000) in _written(live, out))
+        run_until(run, lambda: Watermark(1_000) in _written(live, out))
         heap_bytes.append(_heap_bytes(live))
         lies = (EndOfInput(), Watermark(MAX_TIMESTAMP_MS), Watermark(9_000), RecordAttributes(backlog=True))
         flood = ((lies[number % len(lies)], f"{number:06}" + "e" * _LONG) for number in range(_FLOOD))
         _send(live, source, flood)
         _send(live, source, [_bid(2, 2_000), (Watermark(10_000), TRUSTED)])
-        _wait(run, lambda: Watermark(10_000) in _written(live, out))
+        run_until(run, lambda: Watermark(10_000) in _written(live, out))
         heap_bytes.append(_heap_bytes(live))
 
     live.run(flow, mode="micro-batch", until=attack)
@@ -179,13 +180,13 @@ def test_channels_that_came_first_are_heard_in_a_flood_of_forged_ones(live: Live
     _send(live, source, [_bid(1, 1_000), (Watermark(1_000), TRUSTED)])
 
     def attack(run: Any) -> None:
-        _wait(run, lambda: Watermark(1_000) in _written(live, out))
+        run_until(run, lambda: Watermark(1_000) in _written(live, out))
         end = Watermark(MAX_TIMESTAMP_MS)
         flood: list[Sent] = [(end, f"{'e' * 200}{number}") for number in range(10_000)]
         _send(live, source, [*flood, _bid(2, 2_000), (Watermark(10_000), TRUSTED), *flood])
-        _wait(run, lambda: Watermark(10_000) in _written(live, out))
+        run_until(run, lambda: Watermark(10_000) in _written(live, out))
         _send(live, source, [(Watermark(11_000), TRUSTED)])
-        _wait(run, lambda: Watermark(11_000) in _written(live, out))
+        run_until(run, lambda: Watermark(11_000) in _written(live, out))
 
     live.run(flow, mode="micro-batch", until=attack)
 
@@ -211,10 +212,3 @@ def _heap_bytes(live: Live) -> int:
         found.append(int(runtime.totalMemory() - runtime.freeMemory()))
         time.sleep(0.2)
     return min(found)
-
-
-def _wait(run: Any, condition: Any) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        run.wait(0.3)

@@ -27,6 +27,7 @@ from flowcore.kafka.markers import MarkerSource, ensure_companion
 from flowcore.kafka.topics import end_offsets, ensure_topics, partition_counts
 from flowcore.latency import OTHER, LatencySummary
 from flowcore.serializers.events import LatencyMarkerEventSerializer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -41,14 +42,6 @@ def servers() -> Iterator[str]:
     """A broker for the tests that do not stop it."""
     with EmbeddedBroker() as broker:
         yield broker.bootstrap_servers
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20) -> None:
-    """Return as soon as a condition is true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.02)
 
 
 def events(servers: str, topic: str) -> dict[int, list[tuple[LatencyMarkerEvent, int]]]:

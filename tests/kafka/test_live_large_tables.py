@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +17,7 @@ from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.flow import SilentListener, run_stages
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -86,7 +85,7 @@ def test_a_table_that_outgrows_its_limit_is_shuffled_from_then_on(live: Live, tm
         assert run.modes == {"bids": "realtime"}
         _write_shops(tmp_path, {"a": ["Biel"], "b": ["Basel", "Brig"]}, copies=1_000)
         _commit(live, flow)
-        _wait(run, lambda: run.modes == {"bids": "micro-batch"})
+        run_until(run, lambda: run.modes == {"bids": "micro-batch"})
         for number, shop in enumerate(("a", "b", "b999", "zz"), 1):
             live.send(bids, {"id": number, "shop": shop}, partitions=2)
             live.wait_for_records(run, out, {1: 2, 2: 4, 3: 6, 4: 7}[number])
@@ -111,10 +110,3 @@ def test_a_table_that_outgrows_its_limit_is_shuffled_from_then_on(live: Live, tm
 def _commit(live: Live, flow: Flow) -> None:
     context = Context(live.spark, live.settings, flow.name)
     run_stages(plan_flow(flow, None, live.settings), context, refresh=False, listener=SilentListener())
-
-
-def _wait(run: Any, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert not run.wait(0.1), "the queries have ended"
-        assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"

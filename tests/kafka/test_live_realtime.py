@@ -1,6 +1,5 @@
 """In real-time mode a record passes at once, with the same operators and dead letters."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from flowcore import Flow, Parquet
 from flowcore.planner import plan_flow
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -40,10 +40,10 @@ def test_realtime_gives_the_results_of_micro_batch_at_once(live: Live, tmp_path:
     def follow(run: Any) -> None:
         for number in (2, 3):
             # The second record is sent after the first has arrived, within one batch.
-            _wait(run, lambda number=number: len(live.records(out)) >= number)
+            run_until(run, lambda number=number: len(live.records(out)) >= number)
             live.send(bids, {"id": number, "shop": "b", "price": 10.0 * number})
-        _wait(run, lambda: len(live.records(out)) == 4 and len(live.records(united)) == 5)
-        _wait(run, lambda: len(live.records(best)) == 3 and len(live.records(bids.dead_letter)) == 1)
+        run_until(run, lambda: len(live.records(out)) == 4 and len(live.records(united)) == 5)
+        run_until(run, lambda: len(live.records(best)) == 3 and len(live.records(bids.dead_letter)) == 1)
 
     live.run(flow, None, follow)
 
@@ -55,10 +55,3 @@ def test_realtime_gives_the_results_of_micro_batch_at_once(live: Live, tmp_path:
     counts = sorted((r.key, int(r.id.rpartition(":")[2])) for r in live.records(best))
     assert counts == [(b"a", 1), (b"b", 1), (b"b", 2)]
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
-
-
-def _wait(run: Any, condition: Any) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert not run.wait(0.05), "the queries have ended"
-        assert time.monotonic() < deadline, "the condition did not come about in time"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from flowcore.errors import LoweredLimitError
 from flowcore.spark.run import live_stage
 from flowcore.spark.run.limit_watch import LimitWatch
 from tests.kafka.conftest import Live
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -27,13 +27,6 @@ def _limit(live: Live, topic: str, largest: int) -> None:
     admin.incremental_alter_configs([changed])[changed].result(30)
 
 
-def _wait(run: Any, condition: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert not run.wait(0.1), "the query has ended"
-        assert time.monotonic() < deadline, run.health()
-
-
 def test_run_ends_when_a_topic_takes_smaller_messages(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """A higher limit changes nothing. The next run writes all records by the new limit."""
     monkeypatch.setattr(live_stage, "LimitWatch", partial(LimitWatch, interval_s=0.2))
@@ -43,12 +36,12 @@ def test_run_ends_when_a_topic_takes_smaller_messages(live: Live, monkeypatch: p
     live.send(bids, *({"id": number} for number in range(50)))
 
     def lower(run: Any) -> None:
-        _wait(run, lambda: len(live.records(out)) == 50)
+        run_until(run, lambda: len(live.records(out)) == 50)
         _limit(live, out.name, 2_000_000)
         later = time.monotonic() + 3
-        _wait(run, lambda: time.monotonic() > later)
+        run_until(run, lambda: time.monotonic() > later)
         _limit(live, out.name, 1_000)
-        _wait(run, lambda: False)
+        run_until(run, lambda: False)
 
     with pytest.raises(LoweredLimitError, match=r"at most 1000 bytes, and took \d+ when the run began"):
         live.run(flow, "micro-batch", lower)

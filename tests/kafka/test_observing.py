@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ from flowcore.metrics.history import history_folder, last_progress, read_history
 from flowcore.metrics.progress import FlowProgress
 from flowcore.spark.checkpoint.offset_log import committed_offsets
 from flowcore.watermarks import bounded_out_of_orderness
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -43,8 +43,10 @@ def test_scrape_of_a_running_query_reports_its_work(live: Live) -> None:
 
     def follow(run: Any) -> None:
         urls.append(run.metrics_url)
-        _wait(run, lambda: _scraped(run.metrics_url).get(("flowcore_query_records_out_total", "bids")) == 14)
-        _wait(run, lambda: _scraped(run.metrics_url).get(("flowcore_query_batches_total", "best")) == 1)
+        run_until(
+            run, lambda: _scraped(run.metrics_url).get(("flowcore_query_records_out_total", "bids")) == 14
+        )
+        run_until(run, lambda: _scraped(run.metrics_url).get(("flowcore_query_batches_total", "best")) == 1)
 
         found = _scraped(run.metrics_url)
         dead_letters = [found["flowcore_query_dead_letters_total", name] for name in ("bids", "best")]
@@ -72,7 +74,7 @@ def test_dead_letters_of_a_shared_topic_are_counted_once(live: Live) -> None:
         flow.read(name, bids).write(f"{name}_out", live.topic(name))
 
     def follow(run: Any) -> None:
-        _wait(run, lambda: sum(query.dead_letters for query in run.progress()) >= 2)
+        run_until(run, lambda: sum(query.dead_letters for query in run.progress()) >= 2)
         time.sleep(1)
         assert [query.dead_letters for query in run.progress()] == [2, 0]
 
@@ -87,7 +89,7 @@ def test_realtime_query_reports_its_progress_before_its_batch_ends(live: Live) -
     flow.read("bids", bids).write("out", out)
 
     def follow(run: Any) -> None:
-        _wait(run, lambda: (run.progress()[0].rows_in, run.progress()[0].rows_out) == (30, 30))
+        run_until(run, lambda: (run.progress()[0].rows_in, run.progress()[0].rows_out) == (30, 30))
         (query,) = run.progress()
         assert (query.batches, query.lag) == (0, 0)
         assert [one.lag for one in query.partitions] == [15, 15]
@@ -115,9 +117,9 @@ def test_history_has_runs_switches_and_versions(live: Live, tmp_path: Path) -> N
 
     def follow(run: Any) -> None:
         # The first trigger finds nothing and still reports a batch.
-        _wait(run, lambda: run.running["bids"].lastProgress is not None)
+        run_until(run, lambda: run.running["bids"].lastProgress is not None)
         live.send(bids, _bid(3))
-        _wait(run, lambda: _last(live, "kept").queries[0].rows_in == 1)
+        run_until(run, lambda: _last(live, "kept").queries[0].rows_in == 1)
         shown.append(_top("kept", live))
 
     live.run(flow, "micro-batch", follow)
@@ -168,7 +170,7 @@ def test_watermark_of_each_partition_is_reported(live: Live) -> None:
     flow.read("bids", bids).write("out", out)
 
     def follow(run: Any) -> None:
-        _wait(run, lambda: run.progress()[0].watermark_ms is not None)
+        run_until(run, lambda: run.progress()[0].watermark_ms is not None)
         (query,) = run.progress()
         assert query.watermark_ms == 4_999
         assert [one.watermark_ms for one in query.partitions] == [4_999, 8_999]
@@ -202,13 +204,6 @@ def _bid(number: int) -> dict[str, Any]:
 
 def _observed(live: Live, **settings: Any) -> Any:
     return replace(live.settings, metrics_interval=timedelta(milliseconds=200), **settings)
-
-
-def _wait(run: Any, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert not run.wait(0.1), "the queries have ended"
-        assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"
 
 
 def _scraped(url: str) -> dict[tuple[str, ...], float]:

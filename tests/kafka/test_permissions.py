@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.live_stage import LiveRun
 from pipelines.auctions.readers import read_values
 from tests.kafka.secured_broker import BOB_PASSWORD, SecuredBroker, secured_broker
+from tests.waiting import run_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,14 +115,6 @@ def start(broker: SecuredBroker, spark: SparkSession, tmp_path: Path) -> Callabl
     return make
 
 
-def wait_for(run: LiveRun, condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, while the run goes on."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert not run.wait(0.2)
-        assert time.monotonic() < deadline
-
-
 def test_flow_runs_with_the_documented_permissions(
     broker: SecuredBroker, start: Callable[[list[Entry]], LiveRun]
 ) -> None:
@@ -130,7 +122,7 @@ def test_flow_runs_with_the_documented_permissions(
     assert len(ENTRIES) == 16
 
     with start(ENTRIES) as run:
-        wait_for(run, lambda: bool(run.latency()) and run.progress()[0].rows_in >= 3)
+        run_until(run, lambda: bool(run.latency()) and run.progress()[0].rows_in >= 3)
         name = run.context.flow
 
     assert len(list(read_values(broker.plain, f"{name}-out"))) == 2
@@ -147,7 +139,7 @@ def test_flow_needs_each_documented_permission(
 
     if warning := UNSEEN.get(str(missing)):
         with run:
-            wait_for(run, lambda: warning in caplog.text)
+            run_until(run, lambda: warning in caplog.text)
         return
     with pytest.raises(BrokerAccessError, match=r"does not allow"), run:
-        wait_for(run, lambda: False)
+        run_until(run, lambda: False)

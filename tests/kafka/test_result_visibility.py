@@ -21,6 +21,7 @@ from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_plan
 from flowcore.spark.run.live_topics import prepare_topics
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -79,13 +80,6 @@ def _reported(live: Live) -> dict[str, tuple[str, bool]]:
     return {query.name: (query.mode, query.active) for query in last.queries} if last else {}
 
 
-def _wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize("hand_over", ["pipelined", "whole"])
 def test_pipelined_query_runs_before_unrelated_stages_end(
     hand_over: str, flow: Flow, live: Live, tmp_path: Path
@@ -101,10 +95,10 @@ def test_pipelined_query_runs_before_unrelated_stages_end(
     thread = _run(flow, live, "slice", errors)
     try:
         committed = live.settings.state_dir / "f" / "results" / "soon" / "manifest.json"
-        _wait_for(lambda: committed.exists() and (tmp_path / "held").exists())
+        wait_until(lambda: committed.exists() and (tmp_path / "held").exists())
         if hand_over == "pipelined":
-            _wait_for(lambda: len(live.values(live.early)) == 3)
-            _wait_for(lambda: _reported(live).get("asks") == ("waiting", True))
+            wait_until(lambda: len(live.values(live.early)) == 3)
+            wait_until(lambda: _reported(live).get("asks") == ("waiting", True))
         early = live.values(live.early)
         assert not live.values(live.late)
     finally:

@@ -21,6 +21,7 @@ from flowcore.serializers.formats import ConfluentAvroFormat
 from flowcore.settings import Settings
 from flowcore.spark.run.live_topics import require_schemas
 from tests.kafka.registry_process import RunningRegistry, registry_process
+from tests.waiting import run_until
 
 if TYPE_CHECKING:
     from flowcore.api.connectors import Delivery
@@ -161,13 +162,6 @@ def test_source_reads_versions_that_evolve_by_the_rules(registry: RunningRegistr
     assert [*last["writers"]] == [last["schema_id"]]
 
 
-def _wait(run: Any, done: Any) -> None:
-    deadline = time.monotonic() + 300
-    while not done():
-        assert not run.wait(0.05), "the queries have ended"
-        assert time.monotonic() < deadline, "the condition did not come about in time"
-
-
 def _values(live: Live, topic: KafkaTopic, settings: Settings) -> list[Any]:
     """The values of a topic, as the newest version of its subject."""
     options = {**TopicSchemas().readable(topic, settings).format_options}
@@ -207,12 +201,12 @@ def test_live_query_takes_up_a_schema_of_a_running_stream(
         return {record.id for record in live.records(out)}
 
     def evolve(run: Any) -> None:
-        _wait(run, lambda: len(written()) == 1)
+        run_until(run, lambda: len(written()) == 1)
         new = ConfluentAvroFormat(second, registry.register(subject, second))
         live.send(bids, old.encode({"id": 2}), new.encode({"id": 3, "note": "x"}), old.encode({"id": 4}))
-        _wait(run, lambda: len(written()) == 4)
+        run_until(run, lambda: len(written()) == 4)
         live.send(bids, strange, new.encode({"id": 5, "note": ""}))
-        _wait(run, lambda: len(written()) == 5)
+        run_until(run, lambda: len(written()) == 5)
 
     live.run(flow, mode, evolve)
 

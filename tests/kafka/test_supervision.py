@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -24,6 +23,7 @@ from flowcore.spark.results.store import ResultStore, StageFolder
 from flowcore.spark.run import running_query
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.spark.run.wall_clock import WallClock
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -45,14 +45,14 @@ def test_query_catches_up_goes_live_and_catches_up_again(live: Live) -> None:
 
     def follow(run: Any) -> None:
         modes.append(run.progress()[0].mode)
-        _wait(run, lambda: run.progress()[0].mode == "realtime")
+        run_until(run, lambda: run.progress()[0].mode == "realtime")
         assert run.progress()[0].backlog is False
         live.send(bids, *map(_bid, range(2_000, 12_000)), partitions=2)
-        _wait(run, lambda: run.progress()[0].mode == "micro-batch")
-        _wait(run, lambda: run.progress()[0].mode == "realtime")
+        run_until(run, lambda: run.progress()[0].mode == "micro-batch")
+        run_until(run, lambda: run.progress()[0].mode == "realtime")
         live.send(bids, _bid(12_000), partitions=2)
-        _wait(run, lambda: len(live.records(out)) >= 12_001)
-        _wait(run, lambda: run.progress()[0].rows_in == 12_001)
+        run_until(run, lambda: len(live.records(out)) >= 12_001)
+        run_until(run, lambda: run.progress()[0].rows_in == 12_001)
 
     live.run(flow, None, follow)
 
@@ -130,7 +130,7 @@ def test_kill_during_a_switch_loses_nothing(live: Live) -> None:
     live.run(
         passing(bids.name, out.name),
         None,
-        lambda run: _wait(run, lambda: run.progress()[0].rows_out >= 10),
+        lambda run: run_until(run, lambda: run.progress()[0].rows_out >= 10),
     )
 
     assert codes == [-signal.SIGKILL, -signal.SIGKILL]
@@ -211,7 +211,7 @@ def test_running_stream_switches_to_a_committed_result(mode: Any, live: Live, tm
                 assert not run.wait(0.3), "the queries have ended"
             live.send(bids, *map(_bid, range(sent, sent + 20)), partitions=2)
             sent += 20
-            _wait(run, lambda total=sent: run.progress()[0].rows_out == total)  # type: ignore[misc]
+            run_until(run, lambda total=sent: run.progress()[0].rows_out == total)  # type: ignore[misc]
         assert [path.name for path in folder.root.iterdir() if path.name in versions] == [version]
         switches = run.health().switches
         assert [f"version {one} of stage 'shops_all'" in each.reason for one, each in
@@ -245,15 +245,15 @@ def test_stream_keeps_its_result_if_a_new_one_cannot_be_joined(
     folder = ResultStore(live.settings.state_dir, "damaged").folder("shops_all")
 
     def follow(run: Any) -> None:
-        _wait(run, lambda: len(live.records(out)) == 1)
+        run_until(run, lambda: len(live.records(out)) == 1)
         good = folder.manifest()
         _write_shops(tmp_path, "Biel")
         bad = replace(_other(good, damage), version="29990101T000000-bad")
         bad.write(folder.manifest_path)
-        _wait(run, lambda: any("bad" in one.reason for one in run.health().switches))
+        run_until(run, lambda: any("bad" in one.reason for one in run.health().switches))
         live.send(bids, *map(_bid, range(1, 4_000)))
-        _wait(run, lambda: run.modes == {"bids": "micro-batch"})
-        _wait(run, lambda: run.modes == {"bids": "realtime"})
+        run_until(run, lambda: run.modes == {"bids": "micro-batch"})
+        run_until(run, lambda: run.modes == {"bids": "realtime"})
         assert run.progress()[0].bounded == {"shops_all": good.version}
         assert "cannot be joined" in run.health().switches[0].reason
         assert {record.headers["flowcore-bounded-version"].decode() for record in live.records(out)} == {
@@ -303,13 +303,6 @@ def _settings(live: Live, **settings: Any) -> Any:
     return replace(live.settings, **quick, **settings)
 
 
-def _wait(run: Any, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert not run.wait(0.1), "the queries have ended"
-        assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"
-
-
 def test_clock_that_is_set_back_does_not_stop_a_stream(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would begin the next batch when the clock is there again: here in ten minutes."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
@@ -323,7 +316,7 @@ def test_clock_that_is_set_back_does_not_stop_a_stream(live: Live, monkeypatch: 
 
     def follow(run: Any) -> None:
         nonlocal set_back_s
-        _wait(run, lambda: len(live.records(out)) == 1)
+        run_until(run, lambda: len(live.records(out)) == 1)
         sent, began = 1, time.monotonic()
         while time.monotonic() < began + 5:  # until the query waits for its next batch
             if len(live.records(out)) == sent:
@@ -331,7 +324,7 @@ def test_clock_that_is_set_back_does_not_stop_a_stream(live: Live, monkeypatch: 
                 sent, began = sent + 1, time.monotonic()
             assert not run.wait(0.1)
         set_back_s = 600.0
-        _wait(run, lambda: len(live.records(out)) == sent)
+        run_until(run, lambda: len(live.records(out)) == sent)
         set_back_s = 0.0
 
     live.run(flow, "micro-batch", follow)

@@ -21,6 +21,7 @@ from flowcore import Flow
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.settings import Settings
 from tests.kafka.conftest import Live
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -34,13 +35,6 @@ def _bids(*numbers: int) -> Iterator[dict[str, Any]]:
 
 def _sums(values: list[dict[str, Any]]) -> dict[int, float]:
     return {value["id"]: value["price"] for value in values}
-
-
-def _wait(run: Any, condition: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert not run.wait(0.1), "the query has ended"
-        assert time.monotonic() < deadline, run.health()
 
 
 def _reasons(run: Any) -> list[str]:
@@ -60,14 +54,14 @@ def test_query_waits_for_its_broker_and_continues(tmp_path: Path, spark: Any) ->
         live.send(bids, *_bids(50), partitions=2)
 
         def follow(run: Any) -> None:
-            _wait(run, lambda: run.progress()[0].rows_out == 50)
+            run_until(run, lambda: run.progress()[0].rows_out == 50)
             broker.stop()
-            _wait(run, lambda: any("it waits" in reason for reason in _reasons(run)))
+            run_until(run, lambda: any("it waits" in reason for reason in _reasons(run)))
             assert run.active
             broker.start()
             live.send(bids, *_bids(50, 100), partitions=2)
-            _wait(run, lambda: any("it continues after an outage" in reason for reason in _reasons(run)))
-            _wait(run, lambda: len(live.records(out)) >= 100)
+            run_until(run, lambda: any("it continues after an outage" in reason for reason in _reasons(run)))
+            run_until(run, lambda: len(live.records(out)) >= 100)
 
         live.run(flow, "micro-batch", follow)
 
@@ -86,15 +80,15 @@ def test_query_waits_for_space_on_its_disk_and_continues(live: Live, tmp_path: P
         live.send(bids, *_bids(50))
 
         def follow(run: Any) -> None:
-            _wait(run, lambda: len(live.records(out)) == 50)
+            run_until(run, lambda: len(live.records(out)) == 50)
             with full():
                 live.send(bids, *_bids(50, 100))
-                _wait(run, lambda: any("disk or a quota is full" in reason for reason in _reasons(run)))
+                run_until(run, lambda: any("disk or a quota is full" in reason for reason in _reasons(run)))
                 assert run.active
                 time.sleep(2)
             live.send(bids, *_bids(100))
-            _wait(run, lambda: any("it continues after an outage" in reason for reason in _reasons(run)))
-            _wait(run, lambda: _sums(live.values(out)) == {number: 2.0 * number for number in range(100)})
+            run_until(run, lambda: any("it continues after an outage" in reason for reason in _reasons(run)))
+            run_until(run, lambda: _sums(live.values(out)) == {number: 2.0 * number for number in range(100)})
 
         live.run(flow, "micro-batch", follow)
 

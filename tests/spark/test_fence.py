@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,15 +10,9 @@ from pyspark.sql import SparkSession
 from flowcore.errors import RunError
 from flowcore.spark.checkpoint.lease import STALE_S
 from flowcore.spark.run.fence import Fence
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
-
-
-def _wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_queries_are_stopped_when_the_deadline_has_passed(spark: SparkSession) -> None:
@@ -36,7 +29,7 @@ def test_queries_are_stopped_when_the_deadline_has_passed(spark: SparkSession) -
 
         fence.extend(time.monotonic() - STALE_S)
 
-        _wait_for(lambda: not second.isActive)
+        wait_until(lambda: not second.isActive)
         with pytest.raises(RunError, match=r"were not renewed for 25 s.*nothing is lost"):
             fence.check()
         assert first.isActive
