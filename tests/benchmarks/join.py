@@ -3,7 +3,8 @@
 All run in turn as slices in one session, with the same Kafka client settings: a left join with the bounded
 result to one topic, and the highest price per auction to another. One rival writes the same records, with the
 header `flowcore-id`. A simpler one omits the header, so its readers cannot drop repeats. Only flowcore
-detects bad records. With ``--delivery`` the flow is compared with itself with exactly-once delivery instead.
+detects bad records. With ``--delivery`` the flow is compared with itself with exactly-once delivery instead,
+and so is a flow whose output is small: counts per window.
 """
 
 from __future__ import annotations
@@ -18,16 +19,12 @@ from pathlib import Path
 
 import click
 import pyarrow as pa
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from flowcore import Flow
-from flowcore.api.operators import Write
-from flowcore.delivery import ledger_topic
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
-from flowcore.kafka.topics import end_offsets, ensure_topics, identify_topics, partition_counts
+from flowcore.kafka.topics import end_offsets, ensure_topics, identify_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
@@ -42,9 +39,11 @@ from pipelines.auctions.readers import read_values
 from pipelines.benchmark import Report
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
+from tests.benchmarks._delivery import check_counts, count_bids, delete_ledgers, deliver_exactly_once
 from tests.benchmarks._rounds import run_rounds
 
 COORDINATES = "partition", "offset"
+COUNTS = "counts"
 TUNED_READ = {
     "kafka.isolation.level": "read_committed",
     "kafka.max.poll.records": "5000",
@@ -80,11 +79,15 @@ def _measure(
 ) -> Report:
     history.write_history(CONFIG, history_events, folder / "history")
     outputs = [ENRICHED, HIGHEST, "rival-enriched", "rival-highest"]
-    ensure_topics(servers, {BIDS: PARTITIONS, **dict.fromkeys(outputs, PARTITIONS)})
+    ensure_topics(servers, dict.fromkeys([BIDS, COUNTS, *outputs], PARTITIONS))
     batches = list(generator.live_batches(CONFIG, history_events, bids))
     feed.feed(servers, BIDS, batches)
     sent = pa.concat_tables(batches)
-    expected = verify.expected_enriched(folder / "history", sent), verify.expected_highest(sent)
+    joined = partial(
+        _check_join,
+        (verify.expected_enriched(folder / "history", sent), verify.expected_highest(sent)),
+    )
+    counts = partial(check_counts, sent)
     settings = Settings.of(
         {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / "state"}
     )
@@ -96,54 +99,58 @@ def _measure(
 
         def ours(_round: int, *, plan: Plan) -> float:
             fresh = fresh_context(context, next(states))
-            _delete_ledgers(servers, plan)
-            return bids / _checked(servers, outputs[:2], expected, lambda: _run_ours(plan, fresh))
+            delete_ledgers(servers, plan)
+            return bids / _timed(servers, outputs[:2], joined, lambda: _run_ours(plan, fresh))
+
+        def counted(_round: int, *, plan: Plan) -> float:
+            fresh = Context(context.spark, replace(settings, state_dir=next(states)), plan.flow)
+            delete_ledgers(servers, plan)
+            return bids / _timed(servers, [COUNTS], counts, lambda: _run_ours(plan, fresh))
 
         def rival(_round: int, *, ids: bool) -> float:
             work = partial(_run_rival, rival_session, settings, next(states), ids=ids)
-            return bids / _checked(servers, outputs[2:], expected, work)
+            return bids / _timed(servers, outputs[2:], joined, work)
 
-        contenders: dict[str, Callable[[int], float]] = {"flowcore": partial(ours, plan=plan)}
+        contenders: dict[str, Callable[[int], float]]
         if delivery:
-            exactly_once = plan_flow(_exactly_once(flow), "slice", settings)
-            contenders["exactly once"] = partial(ours, plan=exactly_once)
+            of_counts = count_bids(BIDS, COUNTS)
+            once, counts_once = (
+                plan_flow(deliver_exactly_once(each), "slice", settings) for each in (flow, of_counts)
+            )
+            contenders = {
+                "at least once": partial(ours, plan=plan),
+                "exactly once": partial(ours, plan=once),
+                "counts, at least once": partial(counted, plan=plan_flow(of_counts, "slice", settings)),
+                "counts, exactly once": partial(counted, plan=counts_once),
+            }
         else:
-            contenders |= {"by hand": partial(rival, ids=True), "by hand, bare": partial(rival, ids=False)}
+            contenders = {
+                "flowcore": partial(ours, plan=plan),
+                "by hand": partial(rival, ids=True),
+                "by hand, bare": partial(rival, ids=False),
+            }
         figures = run_rounds(rounds, contenders, "bids/s")
-    ours_per_s, *others = (figure.median for figure in figures)
+    medians = {figure.name: figure.median for figure in figures}
     if delivery:
-        ratios = {"ratio_exactly_once": others[0] / ours_per_s}
+        ratios = {
+            "ratio_exactly_once": medians["exactly once"] / medians["at least once"],
+            "ratio_exactly_once_of_counts": medians["counts, exactly once"]
+            / medians["counts, at least once"],
+        }
     else:
-        ratios = {"ratio": ours_per_s / others[0], "ratio_without_ids": ours_per_s / others[1]}
+        ratios = {
+            "ratio": medians["flowcore"] / medians["by hand"],
+            "ratio_without_ids": medians["flowcore"] / medians["by hand, bare"],
+        }
+    counted_too = "; counts of 100 keys in windows of 10 s" if delivery else ""
     return Report(
         name="join",
         workload=f"{bids:,} bids of {PARTITIONS} partitions joined with {history_events:,} events of history "
-        "and the highest price per auction, slice mode, both queries side by side",
+        f"and the highest price per auction, slice mode, both queries side by side{counted_too}",
         figures=figures,
         ratios=ratios,
         verified="every output of every round, warm-up included, against DuckDB over the same events",
     )
-
-
-def _exactly_once(flow: Flow) -> Flow:
-    """The flow with exactly-once delivery of its topics."""
-    copy = Flow(flow.name)
-    for node in flow.operators:
-        if isinstance(node, Write) and node.topic is not None:
-            copy.register(replace(node, sink=replace(node.topic, delivery="exactly-once")))
-        else:
-            copy.register(node)
-    return copy
-
-
-def _delete_ledgers(servers: str, plan: Plan) -> None:
-    """Let the flow write again with a new checkpoint, as no other round had written."""
-    ledgers = [ledger_topic(plan.flow, query.name) for query in plan.live_queries if query.exactly_once]
-    known = [name for name, count in partition_counts(servers, ledgers).items() if count is not None]
-    if known:
-        client = AdminClient({"bootstrap.servers": servers})
-        for deleted in client.delete_topics(known).values():
-            deleted.result(30)
 
 
 def _run_ours(plan: Plan, context: Context) -> None:
@@ -203,22 +210,21 @@ def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, id
         query.awaitTermination()
 
 
-def _checked(
-    servers: str, topics: list[str], expected: tuple[pa.Table, pa.Table], work: Callable[[], None]
-) -> float:
-    """Seconds of the work; the output is read back and compared afterwards."""
+def _timed(servers: str, topics: list[str], check: Callable[..., None], work: Callable[[], None]) -> float:
+    """Seconds of the work; the values of each topic are read back and checked afterwards."""
     before = [end_offsets(servers, topic) for topic in topics]
     began = time.monotonic()
     work()
     seconds = time.monotonic() - began
-    enriched, highest = (
-        list(read_values(servers, topic, start)) for topic, start in zip(topics, before, strict=True)
-    )
+    check(*(list(read_values(servers, topic, start)) for topic, start in zip(topics, before, strict=True)))
+    return seconds
+
+
+def _check_join(expected: tuple[pa.Table, pa.Table], enriched: list[bytes], highest: list[bytes]) -> None:
     for comparison in (
         verify.compare_enriched(expected[0], verify.rows_from_json(enriched, verify.ENRICHED)),
         verify.compare_highest(expected[1], verify.rows_from_json(highest, verify.HIGHEST)),
     ):
         if not comparison.nothing_lost_or_wrong:
-            msg = f"topics {topics}: {comparison}: the output is wrong, so its speed is meaningless"
+            msg = f"{comparison}: the output is wrong, so its speed is meaningless"
             raise RunError(msg)
-    return seconds
