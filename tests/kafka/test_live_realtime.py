@@ -55,3 +55,24 @@ def test_realtime_gives_the_results_of_micro_batch_at_once(live: Live, tmp_path:
     counts = sorted((r.key, int(r.id.rpartition(":")[2])) for r in live.records(best))
     assert counts == [(b"a", 1), (b"b", 1), (b"b", 2)]
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
+
+
+@pytest.mark.parametrize("mode", ["slice", "micro-batch", "realtime"])
+def test_aggregate_that_was_stopped_in_its_first_realtime_batch_continues_in_any_mode(
+    live: Live, mode: Any
+) -> None:
+    """Its state was not committed. Spark refuses it for ever if the next batch is a micro-batch."""
+    sales, totals = live.topic("sales", schema="id BIGINT NOT NULL, amount BIGINT"), live.topic("totals")
+    flow = Flow("sums")
+    flow.read("sales", sales).aggregate(by="id", total="sum(amount)").write("totals", totals)
+    live.send(sales, *({"id": number % 3, "amount": number} for number in range(30)))
+
+    def has_totals(last: int) -> bool:
+        found = {row["id"]: row["total"] for row in live.values(totals)}
+        return found == {key: sum(range(key, last, 3)) for key in range(3)}
+
+    live.run(flow, "realtime", lambda run: run_until(run, lambda: has_totals(30)))
+    live.send(sales, *({"id": number % 3, "amount": number} for number in range(30, 60)))
+    live.run(flow, mode, None if mode == "slice" else lambda run: run_until(run, lambda: has_totals(60)))
+
+    assert has_totals(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -110,12 +111,14 @@ def move_offsets(checkpoint: Path, topic: str, first: Mapping[int, int], last: M
 def clear_unused_log(checkpoint: Path) -> None:
     """Remove the files of a run that ended before its first batch was planned.
 
-    If half a file is left in the log of offsets, Spark refuses the checkpoint for ever.
+    If half a file is left in the log of offsets, Spark refuses the checkpoint for ever. So it does if a
+    batch of real-time mode, which is planned at its end, has left state, and the next one is a micro-batch.
     """
     offsets = checkpoint / "offsets"
-    if offsets.exists() and not planned_batches(checkpoint):
+    if offsets.exists() and not planned_batches(checkpoint) and not committed_batches(checkpoint):
         for file in offsets.iterdir():
             file.unlink()
+        shutil.rmtree(checkpoint / "state", ignore_errors=True)
 
 
 def forget_unplanned_files(checkpoint: Path) -> None:
