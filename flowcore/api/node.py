@@ -108,6 +108,9 @@ class Operator:
     takes_whole_frame: ClassVar[bool] = False
     """It sees every row of the DataFrame, so no other branch can share that frame."""
 
+    needs_own_query: ClassVar[bool] = False
+    """Over a stream, only records pass through it: neither other branches nor bad records."""
+
     is_row_wise: ClassVar[bool] = False
     """An input record gives at most one output record, whose key, if any, is the input's."""
 

@@ -182,6 +182,7 @@ class Aggregate(Operator):
     """One row per distinct ``by``; on unbounded input, the row again at each change."""
 
     keeps_state: ClassVar[bool] = True
+    needs_own_query: ClassVar[bool] = True
     keeps_timestamps: ClassVar[bool] = False
     emits_once_a_batch: ClassVar[bool] = True
 
@@ -315,6 +316,7 @@ class Apply(Operator):
     """Any function from a DataFrame to a DataFrame."""
 
     takes_whole_frame: ClassVar[bool] = True
+    needs_own_query: ClassVar[bool] = True
     keeps_timestamps: ClassVar[bool] = False
 
     function: Callable[[Any], Any]

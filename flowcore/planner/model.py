@@ -213,6 +213,7 @@ class LiveQuery:
         follows: The queries that write the topics of its cuts, in the order of its sources.
         key_group_dead_letters: The sources whose dead letters take failures in its key groups; none if a
             failure stops it.
+        counts_bad: The sources whose bad records it counts in micro-batches, and another query writes.
         joins: How each of its joins gets at its result (`flowcore.planner.rules.joins`).
         used_columns: As of a `BoundedStage`; a buffer keeps all columns of its operator.
         failures: As of a `BoundedStage`.
@@ -240,6 +241,7 @@ class LiveQuery:
     delivery: Decision = _AT_LEAST_ONCE
     follows: tuple[str, ...] = ()
     key_group_dead_letters: tuple[Read, ...] = ()
+    counts_bad: tuple[Read, ...] = ()
     joins: Mapping[Operator, Decision] = field(default_factory=dict, hash=False)
     used_columns: UsedColumns = field(default_factory=dict, hash=False)
     failures: Failures = field(default_factory=dict, hash=False)
@@ -344,11 +346,6 @@ class LiveQuery:
         """Its outputs are written in transactions."""
         return self.delivery.value == "exactly-once"
 
-    @property
-    def updating(self) -> bool:
-        """Its later output replaces earlier output."""
-        return any(node.updating for node in self.operators)
-
 
 @dataclass(frozen=True, slots=True)
 class LiveStage:
@@ -391,10 +388,9 @@ class PlanData:
     @property
     def topics(self) -> tuple[tuple[Read | Write, KafkaTopic], ...]:
         """Every source and sink that is a Kafka topic, with the topic."""
+        parts: tuple[BoundedStage | LiveQuery, ...] = (*self.bounded, *self.live_queries)
         nodes: list[Read | Write] = []
-        for stage in self.bounded:
-            nodes += [*stage.sources, *stage.sinks]
-        for query in self.live_queries:
-            nodes += [*query.sources, *query.sinks]
+        for part in parts:
+            nodes += [*part.sources, *part.sinks]
         pairs = ((node, node.topic) for node in dict.fromkeys(nodes))
         return tuple((node, topic) for node, topic in pairs if topic is not None)

@@ -140,9 +140,8 @@ def _find_buffer_obstacles(
     if node.emits_once_a_batch or isinstance(node, StatefulOperator):
         return
     for each in query.operators:
-        own_query = each.keeps_state and not isinstance(each, StatefulOperator)
-        if each in node.upstream and (own_query or each.takes_whole_frame):
-            kind = "is Spark's own aggregate" if own_query else "is a DataFrame function"
+        if each in node.upstream and each.needs_own_query:
+            kind = "is a DataFrame function" if each.takes_whole_frame else "is Spark's own aggregate"
             yield _obstacle(node, f"{each.name} upstream {kind}", before=True)
         if isinstance(each, WithEventTime) and node in each.upstream:
             # The channels of a buffer's output are key groups, not partitions.

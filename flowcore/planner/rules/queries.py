@@ -18,7 +18,6 @@ from flowcore.api.operators import (
     Operator,
     PythonOperator,
     Read,
-    StatefulOperator,
     WithEventTime,
     WithHistory,
     Write,
@@ -30,6 +29,7 @@ from flowcore.planner.rules.execution import choose_mode
 from flowcore.planner.rules.flush import select_buffered
 from flowcore.planner.rules.flush_reasons import explain_interval
 from flowcore.planner.rules.histories import find_histories
+from flowcore.planner.rules.timestamps import find_timed_sources
 from flowcore.planner.ways import count_cuts, find_live_sources, find_upstream
 from flowcore.settings import Settings
 
@@ -120,8 +120,7 @@ def _group(sinks: Sequence[Write]) -> Iterator[_Group]:
 def _find_exclusive(sink: Write) -> tuple[Operator, ...]:
     """The operators with which a sink needs a query of its own; none if it can share one."""
     live = [node for node in sink.upstream if not node.bounded]
-    native = {node for node in live if node.keeps_state and not isinstance(node, StatefulOperator)}
-    alone = tuple(node for node in live if node in native or node.takes_whole_frame)
+    alone = tuple(node for node in live if node.needs_own_query)
     states = [node for node in live if node.keeps_state]
     if len(states) > 1 and (why := next(_find_obstacles(alone, states), None)):
         names = " and ".join(repr(node.name) for node in states)
@@ -174,7 +173,7 @@ def _what_is_exclusive(node: Operator) -> str:
     if isinstance(node, Write):
         return "writes files"
     if node.keeps_state:
-        return "is Spark's own aggregate" if not isinstance(node, StatefulOperator) else "keeps state"
+        return "is Spark's own aggregate" if node.needs_own_query else "keeps state"
     return "is a DataFrame function"
 
 
@@ -196,10 +195,27 @@ def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | Non
     sources = dict.fromkeys(source for query in queries.values() for source in query.sources)
     others = [each for each in sources if each not in covered and _has_dead_letters(each)]
     histories = {node.live: node for query in queries.values() for node in find_histories(query.operators)}
-    return (
-        *found.values(),
-        *(_build_dead_letter_query(source, histories.get(source), requested) for source in others),
-    )
+    own = []
+    for source in others:
+        query = _build_dead_letter_query(source, histories.get(source), requested)
+        if source not in histories and (counting := _find_counting(source, found)) is not None:
+            before = found[counting]
+            found[counting] = replace(before, counts_bad=(*before.counts_bad, source))
+            why = f"it does not read what {before.name} has found no bad record in, in micro-batches"
+            query = replace(query, split=replace(query.split, reasons=(*query.split.reasons, why)))
+        own.append(query)
+    return (*found.values(), *own)
+
+
+def _find_counting(source: Read, queries: Mapping[_Group, LiveQuery]) -> _Group | None:
+    """The first query that can count the bad records of a source: what it finds bad is all that is bad."""
+    timed = find_timed_sources(node for query in queries.values() for node in query.operators)
+    for group, query in sorted(queries.items(), key=lambda item: item[1].mode.value == "realtime"):
+        topics = [each.topic for each in query.sources]
+        is_timed = source in find_timed_sources(query.operators) or source not in timed
+        if source in query.sources and topics.count(source.topic) == 1 and is_timed:
+            return group
+    return None
 
 
 def _order_by_cuts(queries: Sequence[LiveQuery]) -> Iterator[LiveQuery]:

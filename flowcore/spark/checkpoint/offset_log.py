@@ -10,6 +10,7 @@ from pathlib import Path
 from flowcore.metrics.tally import topic_offsets
 
 __all__ = [
+    "batch_range",
     "checkpointed_topics",
     "clear_unused_log",
     "committed_batches",
@@ -22,6 +23,10 @@ __all__ = [
     "planned_batches",
     "state_partitions",
 ]
+
+
+_EARLIEST = -2
+"""Kafka's number for the first record of a partition."""
 
 
 def planned_batches(checkpoint: Path) -> list[int]:
@@ -58,6 +63,22 @@ def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
     latest = max(committed_batches(checkpoint), default=None)
     planned = checkpoint / "offsets" / str(latest)
     return {} if latest is None or not planned.exists() else _offsets(planned)
+
+
+def batch_range(checkpoint: Path, batch: int, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    """By partition, the first offset that a planned batch reads of a topic, and the first after these.
+
+    A partition that the batch before did not know is read from its first record.
+    """
+    planned = checkpoint / "offsets"
+    if batch:
+        before = _offsets(planned / str(batch - 1))
+    else:  # each source logs where it begins
+        logs = (file.read_text().splitlines() for file in (checkpoint / "sources").glob("[0-9]*/0"))
+        before = topic_offsets(json.loads(line) for log in logs for line in log if line.startswith("{"))
+    begin = before.get(topic, {})
+    end = _offsets(planned / str(batch)).get(topic, {})
+    return {partition: begin.get(partition, _EARLIEST) for partition in end}, end
 
 
 def find_lost_offsets(checkpoint: Path, topic: str, first: Mapping[int, int]) -> dict[int, tuple[int, int]]:

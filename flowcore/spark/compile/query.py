@@ -251,6 +251,7 @@ class _Compiler:
             topic=self.context.readable(topic),
             side_channels=self.side_channels,
             keeps_bad=node in self.query.dead_letters,
+            counts_bad=node in self.query.counts_bad and self.query.mode.value != "realtime",
             has_ordinals=self.record_ids.has_ordinals,
             number=self.query.sources.index(node),
             may_fail=bool(self.chains or self.query.assigners),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol, Self
 
@@ -32,6 +33,7 @@ from flowcore.spark.checkpoint.storage import find_torn_state, remove_torn_commi
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
+from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.limit_watch import LimitWatch
 from flowcore.spark.run.live_topics import prepare_topics, skip_lost_markers, track_latency
@@ -167,6 +169,7 @@ class LiveRun:
                     side_channels,
                     fence=self._fence,
                     require_back=self._require_back,
+                    counted=self._counted_for(query),
                 )
             )
         self._limits.begin((each.query, each.side_channels.limits) for each in self._queries)
@@ -181,6 +184,17 @@ class LiveRun:
         self._waiting = [*self._queries]
         self._start_waiting()
         self._observation.begin(self.latency)
+
+    def _counted_for(self, query: LiveQuery) -> CountedBadRecords | None:
+        """What another query counts of the bad records that a query writes, if one does."""
+        for counting in self.stage.queries:
+            for source in {*counting.counts_bad}.intersection(query.dead_letters):
+                find = partial(self._find, counting)
+                return CountedBadRecords(source, self._checkpoint(counting), find)
+        return None
+
+    def _find(self, query: LiveQuery) -> SupervisedQuery | None:
+        return next((each for each in self._queries if each.query is query), None)
 
     def _poll(self) -> None:
         try:

@@ -34,9 +34,11 @@ from flowcore.spark.compile.query import compile_query
 from flowcore.spark.context import Context
 from flowcore.spark.errors import find_outage, translate_run_errors
 from flowcore.spark.results.joined import Joined
+from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.live_topics import prepare_ledger
 from flowcore.spark.run.spark_query import end_after_batch, has_ended
 from flowcore.spark.run.wall_clock import WallClock
+from flowcore.spark.topics.dead_letter_sink import DeadLetterSink
 from flowcore.spark.topics.histories import histories_pending, prepare_history
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import (
@@ -125,6 +127,7 @@ class RunningQuery:
     Args:
         identity: What its checkpoint belongs to.
         lags: Its own backlog status, for tagged sinks; None if it writes only what it has read.
+        counted: What another query has counted of its bad records, if it writes nothing else.
 
     Raises:
         BrokerError: Its ledger cannot be created.
@@ -134,11 +137,12 @@ class RunningQuery:
 
     def __init__(
         self, prepared: PreparedQuery, context: Context, identity: CheckpointIdentity, *,
-        lags: bool | None = None,
+        lags: bool | None = None, counted: CountedBadRecords | None = None,
     ) -> None:  # fmt: skip
         self.prepared = prepared
         self._context = context
         self._sink = self._transactional_sink(identity)
+        self._dead_letters = self._dead_letter_sink(counted) if counted else None
         self._closing = ExitStack()
         self._outage: OutageError | None = None
         self.ending = False
@@ -152,6 +156,8 @@ class RunningQuery:
             with translate_run_errors(f"query {self.name!r}", context.log):
                 self.running = self._start(prepared)
             self._closing.callback(self.running.stop)
+            if self._dead_letters is not None:
+                self._closing.callback(self._dead_letters.stop)
             if self._sender is not None:
                 self._closing.enter_context(self._sender.follow(self.running))
         except BaseException:
@@ -172,7 +178,9 @@ class RunningQuery:
     def error(self) -> Exception | None:
         """The error with which it ended, if it failed."""
         refused = self._sink.error if self._sink else None
-        return refused or self.running.exception()
+        failed = self.running.exception()
+        written = self._dead_letters.error if failed and self._dead_letters else None
+        return refused or written or failed
 
     @property
     def outage(self) -> OutageError | None:
@@ -262,6 +270,16 @@ class RunningQuery:
             writer.require_first(terms.since)
         return TransactionalSink(writer)
 
+    def _dead_letter_sink(self, counted: CountedBadRecords) -> DeadLetterSink:
+        (topic,) = self.prepared.query.topics_read
+        return DeadLetterSink(topic.name, self._checkpoint, counted.judge, self._sink_options())
+
+    def _sink_options(self) -> dict[str, str]:
+        query, settings = self.prepared.query, self._context.settings
+        limits = self.prepared.side_channels.limits.values()
+        login = spark_login(output_servers(query, settings))
+        return {**login, **sink_options(query, limits, settings.answer_timeout)}
+
     def _start(self, prepared: PreparedQuery) -> StreamingQuery:
         query, side_channels, settings = prepared.query, prepared.side_channels, self._context.settings
         by_processing_time = False
@@ -290,14 +308,9 @@ class RunningQuery:
         if files:
             batches = planned_batches(self._checkpoint)
             return start_files(query, files[0], writer.outputMode("append"), self._context, batches)
-        if self._sink is not None:
-            return writer.foreachBatch(self._sink).start()
-        options = spark_login(output_servers(query, settings))
-        return (
-            writer.format("kafka")
-            .options(**options, **sink_options(query, side_channels.limits.values(), settings.answer_timeout))
-            .start()
-        )
+        if (sink := self._sink or self._dead_letters) is not None:
+            return writer.foreachBatch(sink).start()
+        return writer.format("kafka").options(**self._sink_options()).start()
 
 
 def choose_trigger(

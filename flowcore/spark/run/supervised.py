@@ -33,6 +33,7 @@ from flowcore.spark.checkpoint.offset_log import clear_unused_log
 from flowcore.spark.context import Context
 from flowcore.spark.errors import find_mishap, find_new_schema, ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import Joined, JoinedResults, describe_versions
+from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.observation import RunMeter
 from flowcore.spark.run.own_backlog import OwnBacklog
@@ -53,6 +54,7 @@ class SupervisedQuery:
 
     Args:
         require_back: Raises an `OutageError` until what an outage took away is back.
+        counted: What another query has counted of its bad records, if it writes nothing else.
 
     Raises:
         FlowcoreError: It cannot be compiled, or cannot continue from its checkpoint.
@@ -68,9 +70,11 @@ class SupervisedQuery:
         *,
         fence: Fence,
         require_back: Callable[[], object],
+        counted: CountedBadRecords | None = None,
     ) -> None:
         self._fence = fence
         self._require_back = require_back
+        self._counted = counted
         self._patience = Patience(lambda text: meter.note(query.name, text))
         self._failed: RunningQuery | None = None
         self.query = query
@@ -376,17 +380,13 @@ class SupervisedQuery:
         failpoint("offsets-unlogged")
         self._started = self._rows_in, time.monotonic()
         lags = self._own_backlog.for_sinks(lags=prepared.side_channels.lags)
-        self._running = RunningQuery(prepared, self._context, identity, lags=lags)
+        self._running = RunningQuery(prepared, self._context, identity, lags=lags, counted=self._counted)
         self._fence.watch(self.query.name, self._running.running)
         self._meter.started(
-            prepared.query,
-            self._running.running,
-            bounded=prepared.joined.versions,
-            watermarks=self._running.watermarks,
-            written=self._running.written,
-            reason=self._reason,
+            prepared.query, self._running.running, bounded=prepared.joined.versions,
+            watermarks=self._running.watermarks, written=self._running.written, reason=self._reason,
             pause_ms=None if ended is None else round((time.monotonic() - ended) * 1000),
-        )
+        )  # fmt: skip
         self._reason = ""
 
     def _in_backlog(self, progress: QueryProgress) -> bool:

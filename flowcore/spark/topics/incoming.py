@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from flowcore.api.connectors import RECORD_ID_HEADER, KafkaTopic
@@ -55,7 +56,7 @@ from flowcore.spark.topics.values import (
 )
 from flowcore.spark.topics.watermarks import newest_timestamp, observation_name, observe_watermarks
 
-__all__ = ["Incoming"]
+__all__ = ["Incoming", "bad_observation"]
 
 _IS_EVENT = "_is_event"
 """True for messages of the companion topic. They are parsed like records, needlessly: there are few of them,
@@ -81,6 +82,7 @@ class Incoming:
         place: Of a cut, SQL text of a record's place as `RECORD_ID`: its records keep the id that they were
             written with, and have this one if they have none.
         checkpoint: The folder of the query's checkpoint.
+        counts_bad: The bad messages of each batch are counted, for the query that writes them.
     """
 
     node: Read
@@ -92,6 +94,7 @@ class Incoming:
     may_fail: bool = False
     place: str | None = None
     checkpoint: str = ""
+    counts_bad: bool = False
 
     @classmethod
     def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
@@ -215,6 +218,9 @@ class Incoming:
         if timed and expression is not None and not self._missing_time:
             rows = _set_time(rows, branch.expression(expression))
         rows = self._follow_event_time(rows, branch)
+        if self.counts_bad:
+            bad = F.expr(f"count_if({BRANCH} = {RowKind.BAD}) AS bad")
+            rows = rows.observe(bad_observation(self.node), bad)
         kept: list[int] = [RowKind.BAD] if self.keeps_bad else []
         kept += [RowKind.MARKER] if self.side_channels.has_markers else []
         rows = self._add_backlog(rows)
@@ -367,6 +373,11 @@ class Incoming:
             misfits = (f"NOT ({IS_TOMBSTONE}) AND {is_bad}", reason)
             found = [*row_key.unknown_reasons(), misfits, *row_key.other_reasons()]
         return [f"WHEN {condition} THEN {why}" for condition, why in found]
+
+
+def bad_observation(node: Read) -> str:
+    """The name under which a query observes how many bad messages a batch has of a source."""
+    return f"bad:{node.name}"
 
 
 def _unless_bad(condition: str) -> str:

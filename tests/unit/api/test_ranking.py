@@ -96,7 +96,7 @@ def test_the_plan_says_that_rows_replace_earlier_ones() -> None:
     """And whose state grows."""
     found = plan(bids(Flow("f")).top_n(2, by="id", order="price desc", name="top"))
     (query,) = found.live_queries
-    assert query.updating
+    assert query.sinks[0].updating
     explained = found.explain(verbose=True)
     assert "top <- bids: top 2 in order of price desc by id" in explained
     assert "it keeps the ranked rows of each key, and removes none" in explained

@@ -76,7 +76,7 @@ def test_key_of_a_function_is_that_of_its_sink_and_keeps_it_out_of_files() -> No
     """A later record replaces an earlier one, which a file cannot do."""
     query = query_of(lambda sales: sales.map(Latest(), schema=SALE, key="kind", name="held"))
 
-    assert query.updating
+    assert query.sinks[0].updating
     flow = Flow("f")
     held = flow.read("sales", KafkaTopic("sales", schema=SALE)).map(Latest(), schema=SALE, key="kind")
     held.write("out", KafkaTopic("out"))

@@ -1,0 +1,76 @@
+"""What a running query has counted of a source's bad records, for the query that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from flowcore.api.operators import Read
+from flowcore.metrics.tally import topic_offsets
+from flowcore.spark.checkpoint.offset_log import batch_range
+from flowcore.spark.topics.clean_range import CleanRange
+from flowcore.spark.topics.incoming import bad_observation
+from flowcore.spark.topics.reports import batches_after
+
+__all__ = ["CountedBadRecords"]
+
+
+class _Counting(Protocol):
+    @property
+    def running(self) -> StreamingQuery | None:
+        """Spark's query of the last start."""
+
+    @property
+    def mode(self) -> str:
+        """The mode of the last start."""
+
+    @property
+    def active(self) -> bool:
+        """It runs, or is about to be restarted."""
+
+
+class CountedBadRecords:
+    """Follows the reports of a query that counts the bad records of a source.
+
+    Args:
+        checkpoint: That of the counting query.
+        counting: The counting query; None until it is known.
+    """
+
+    def __init__(self, source: Read, checkpoint: Path, counting: Callable[[], _Counting | None]) -> None:
+        self._name = bad_observation(source)
+        self._topic = source.topic.name if source.topic else ""
+        self._checkpoint = checkpoint
+        self._counting = counting
+        self._last = -1
+        self._clean = CleanRange()
+
+    def judge(self, begin: Mapping[int, int], end: Mapping[int, int]) -> bool | None:
+        """Whether no record in a range of offsets is bad; None while the query may still report on it.
+
+        In real-time mode it does not report before its batch ends, which takes minutes.
+        """
+        counting = self._counting()
+        if counting is None:
+            return False
+        may_report = counting.active and counting.mode != "realtime"
+        if counting.running is not None:
+            self._take(counting.running)
+        clean = self._clean.judge(begin, end)
+        return None if clean is None and may_report else bool(clean)
+
+    def _take(self, running: StreamingQuery) -> None:
+        for report in batches_after(self._last, running):
+            if "addBatch" not in report["durationMs"]:
+                continue  # a trigger without input, under the number of the next batch
+            self._last = report["batchId"]
+            counted = (report.get("observedMetrics") or {}).get(self._name)
+            ends = topic_offsets(source["endOffset"] for source in report["sources"])
+            begins = topic_offsets(source["startOffset"] for source in report["sources"])
+            if self._topic not in begins:
+                begins[self._topic] = batch_range(self._checkpoint, self._last, self._topic)[0]
+            unknown = 1 if counted is None else counted["bad"]
+            self._clean.add(begins[self._topic], ends.get(self._topic, {}), unknown)

@@ -1,0 +1,68 @@
+"""The sink of a query that writes only the bad records of a source.
+
+Another query reads the same source and counts them (`flowcore.planner.rules.queries`). Spark gives a batch to
+the sink before it has read any record of it, so that a batch without bad records is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event
+
+from pyspark.sql import DataFrame
+
+from flowcore.errors import RunError
+from flowcore.spark.checkpoint.offset_log import batch_range
+
+__all__ = ["DeadLetterSink"]
+
+_POLL_S = 0.05
+
+Judge = Callable[[Mapping[int, int], Mapping[int, int]], bool | None]
+
+
+class DeadLetterSink:
+    """Writes the batches of a query; to be passed to ``foreachBatch``.
+
+    Args:
+        topic: The topic of the source.
+        judge: Whether a range of offsets has no bad record; None if that will soon be known.
+        options: Of Spark's Kafka sink.
+
+    Attributes:
+        error: Why the last batch could not be written. Spark's own error quotes it in another one.
+    """
+
+    def __init__(self, topic: str, checkpoint: Path, judge: Judge, options: Mapping[str, str]) -> None:
+        self._topic = topic
+        self._checkpoint = checkpoint
+        self._judge = judge
+        self._options = options
+        self._stopped = Event()
+        self.error: Exception | None = None
+
+    def stop(self) -> None:
+        """End a batch that waits, without its commit. Spark cannot interrupt it: it waits in Python."""
+        self._stopped.set()
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Write one batch.
+
+        Raises:
+            RunError: It was stopped.
+        """
+        try:
+            if not self._is_clean(batch):
+                frame.write.format("kafka").options(**self._options).save()
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _is_clean(self, batch: int) -> bool:
+        begin, end = batch_range(self._checkpoint, batch, self._topic)
+        while (clean := self._judge(begin, end)) is None:
+            if self._stopped.wait(_POLL_S):
+                msg = f"the dead letters of {self._topic} were stopped: the next start repeats batch {batch}"
+                raise RunError(msg)
+        return clean

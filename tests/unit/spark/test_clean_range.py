@@ -1,0 +1,59 @@
+"""Which offsets hold no bad record, against every offset looked at."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.spark.topics.clean_range import CleanRange
+
+SIZES = st.tuples(st.integers(0, 3), st.integers(0, 3))
+
+
+@given(
+    st.integers(0, 5),
+    st.lists(st.tuples(SIZES, st.booleans(), st.booleans()), max_size=8),
+    st.tuples(st.integers(-2, 12), st.integers(0, 12)),
+    st.tuples(st.integers(0, 12), st.integers(0, 12)),
+)
+def test_range_is_clean_only_if_every_record_in_it_was_counted_and_good(
+    first: int,
+    batches: list[tuple[tuple[int, int], bool, bool]],
+    begin: tuple[int, int],
+    end: tuple[int, int],
+) -> None:
+    """Batches may have bad records, and some are not reported. The second partition may be a new one."""
+    clean, at, good = CleanRange(), {0: first}, set[tuple[int, int]]()
+    seen: dict[int, int] = {}
+    for sizes, has_bad, is_reported in batches:
+        to = {partition: at.get(partition, 0) + size for partition, size in enumerate(sizes)}
+        if is_reported:
+            clean.add(at, to, bad=int(has_bad))
+            seen = to
+        if is_reported and not has_bad:
+            good |= {(p, offset) for p in to for offset in range(at.get(p, 0), to[p])}
+        at = to
+    wanted = {(p, offset) for p in (0, 1) for offset in range(max(begin[p], 0), end[p])}
+
+    found = clean.judge(dict(enumerate(begin)), dict(enumerate(end)))
+
+    if found is None:
+        assert any(end[p] > seen.get(p, -1) for p, _ in wanted)
+    elif found:
+        assert wanted <= good
+
+
+def test_range_of_good_batches_is_clean_until_one_is_bad() -> None:
+    """A batch with a bad record, and all before it, are read; later ones are not."""
+    clean = CleanRange()
+    clean.add({0: 0}, {0: 10}, bad=0)
+    clean.add({0: 10}, {0: 20, 1: 5}, bad=0)
+    assert clean.judge({0: 3, 1: -2}, {0: 20, 1: 5}) is True
+    assert clean.judge({0: 3}, {0: 21}) is None
+
+    clean.add({0: 20, 1: 5}, {0: 30, 1: 5}, bad=1)
+    clean.add({0: 30, 1: 5}, {0: 40, 1: 9}, bad=0)
+
+    assert clean.judge({0: 20}, {0: 30}) is False
+    assert clean.judge({0: 30, 1: 5}, {0: 40, 1: 9}) is True
+    assert clean.judge({0: 29, 1: 5}, {0: 40, 1: 9}) is False
