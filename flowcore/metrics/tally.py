@@ -5,7 +5,7 @@ Pure: the input is Spark's report of a batch as JSON, and offsets as numbers.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -135,9 +135,13 @@ class QueryTally:
 
     Args:
         offsets: Offsets that were committed before that.
+        by_offsets: Count what a batch has passed, as it need not read its records.
     """
 
-    def __init__(self, started_ms: int, offsets: TopicOffsets | None = None) -> None:
+    def __init__(
+        self, started_ms: int, offsets: TopicOffsets | None = None, *, by_offsets: bool = False
+    ) -> None:
+        self._by_offsets = by_offsets
         self.batches = self.rows_in = 0
         self.counts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         self.held: int | None = None
@@ -151,9 +155,11 @@ class QueryTally:
 
     def take(self, batches: Iterable[Batch]) -> None:
         """Add batches in their order; batches that were added before are skipped."""
-        for batch in batches:
-            if self.last is not None and batch.number <= self.last.number:
+        for each in batches:
+            if self.last is not None and each.number <= self.last.number:
                 continue
+            passed = _passed(self.offsets, each.offsets)
+            batch = replace(each, records=passed) if self._by_offsets else each
             self.batches += 1
             self.rows_in += batch.records
             for name, count in batch.counts.items():
@@ -209,6 +215,15 @@ def partitions_of(
                 )
             )
     return tuple(found)
+
+
+def _passed(before: TopicOffsets, after: TopicOffsets) -> int:
+    """The number of offsets between two; a partition that was not known begins with 0."""
+    return sum(
+        offset - before.get(topic, {}).get(partition, 0)
+        for topic, offsets in after.items()
+        for partition, offset in offsets.items()
+    )
 
 
 def _per_second(batches: Iterable[Batch], length_ms: int) -> float:

@@ -82,7 +82,12 @@ class RunMeter:
         with suppress(BrokerError):  # where the query begins if its checkpoint has no offsets
             for topic in filter(None, (source.topic for source in query.sources)):
                 begins[topic.name] = start_offsets(topic, self._context.servers(topic))
-        tally = QueryTally(_now_ms(), begins | committed_offsets(checkpoint))
+        counted = {source for each in self._plan.live_queries for source in each.counts_bad}
+        tally = QueryTally(
+            _now_ms(),
+            begins | committed_offsets(checkpoint),
+            by_offsets=not counted.isdisjoint(query.dead_letters),
+        )
         letters = {node.dead_letter for node in query.dead_letters}
         if not query.exactly_once:  # which counts what is in its transactions
             letters -= self._counted

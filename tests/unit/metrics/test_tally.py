@@ -246,3 +246,16 @@ def test_lag_is_the_end_minus_what_is_committed() -> None:
         PartitionProgress(topic="bids", partition=1, offset=120, end=119, lag=0, idle=True),
         PartitionProgress(topic="bids", partition=2, end=7),
     )
+
+
+def test_query_that_need_not_read_its_records_counts_the_offsets_that_it_has_passed() -> None:
+    """A new partition begins with offset 0."""
+    tally = QueryTally(START_MS, {"bids": {0: 5}}, by_offsets=True)
+
+    first = Batch(number=0, start_ms=START_MS, length_ms=100, offsets={"bids": {0: 9}})
+    tally.take([first])
+    second = replace(first, number=1, start_ms=START_MS + 100, records=3, offsets={"bids": {0: 9, 1: 3}})
+    tally.take([first, second])
+
+    assert tally.rows_in == 7
+    assert tally.rows_per_second(START_MS + 200, busy=False) == 35
