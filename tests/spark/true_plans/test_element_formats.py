@@ -119,7 +119,8 @@ def test_dataframe_function_loses_the_timestamps_that_its_query_observes(compile
     found = _compile(compiled, _apply, "tagged", watermark=monotonous())
 
     lines = found.physical.splitlines()
-    (observed,) = (number for number, line in enumerate(lines) if "CollectMetrics" in line)
+    counted, observed = (number for number, line in enumerate(lines) if "CollectMetrics" in line)
+    assert "bad:" in lines[counted]
     assert [edge.elements.value for edge in found.query.edges if edge.topic is None] == [
         "tagged", "value-only",
     ]  # fmt: skip
