@@ -40,6 +40,8 @@ APPEND = (
 UPSERT = f"'connector' = 'upsert-kafka', 'key.format' = 'raw', 'value.format' = 'json', {WRITE}"
 
 # The header of the table is a line that cannot be parsed.
+# Without a TTL all bids are kept. With one Flink's heap state looks at all bids of a key for each new one: of
+# 500,000 bids it joined 20,000/s in place of 65,000.
 JOIN = f"""
     CREATE TABLE bids (bid BIGINT, key BIGINT, sent_us BIGINT) WITH ({READ});
     CREATE TABLE auctions (key BIGINT, category BIGINT)
@@ -47,7 +49,7 @@ JOIN = f"""
         'csv.ignore-parse-errors' = 'true');
     CREATE TABLE enriched (bid BIGINT, key BIGINT, category BIGINT, sent_us BIGINT) WITH ({APPEND});
     INSERT INTO enriched
-    SELECT /*+ STATE_TTL('b' = '1 min', 'a' = '0 s') */ b.bid, b.key, a.category, b.sent_us
+    SELECT b.bid, b.key, a.category, b.sent_us
     FROM bids b JOIN auctions a ON b.key = a.key
 """
 SUM = f"""
