@@ -158,8 +158,9 @@ class QueryTally:
         for each in batches:
             if self.last is not None and each.number <= self.last.number:
                 continue
-            passed = _passed(self.offsets, each.offsets)
-            batch = replace(each, records=passed) if self._by_offsets else each
+            batch = each
+            if self._by_offsets:
+                batch = replace(each, records=_passed(self.offsets, each.offsets))
             self.batches += 1
             self.rows_in += batch.records
             for name, count in batch.counts.items():
