@@ -25,10 +25,6 @@ __all__ = [
 ]
 
 
-_EARLIEST = -2
-"""Kafka's number for the first record of a partition."""
-
-
 def planned_batches(checkpoint: Path) -> list[int]:
     """The numbers of the batches in the log; none if the checkpoint was never used."""
     return [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
@@ -68,7 +64,7 @@ def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
 def batch_range(checkpoint: Path, batch: int, topic: str) -> tuple[dict[int, int], dict[int, int]]:
     """By partition, the first offset that a planned batch reads of a topic, and the first after these.
 
-    A partition that the batch before did not know is read from its first record.
+    A partition that the batch before did not know is read from offset 0.
     """
     planned = checkpoint / "offsets"
     if batch:
@@ -78,7 +74,7 @@ def batch_range(checkpoint: Path, batch: int, topic: str) -> tuple[dict[int, int
         before = topic_offsets(json.loads(line) for log in logs for line in log if line.startswith("{"))
     begin = before.get(topic, {})
     end = _offsets(planned / str(batch)).get(topic, {})
-    return {partition: begin.get(partition, _EARLIEST) for partition in end}, end
+    return {partition: begin.get(partition, 0) for partition in end}, end
 
 
 def find_lost_offsets(checkpoint: Path, topic: str, first: Mapping[int, int]) -> dict[int, tuple[int, int]]:

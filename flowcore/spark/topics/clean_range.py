@@ -19,7 +19,7 @@ class CleanRange:
 
     def add(self, begin: Mapping[int, int], end: Mapping[int, int], bad: int) -> None:
         """Add a batch with its number of bad records. After a gap, nothing is known of what was before."""
-        begins = {partition: max(begin.get(partition, 0), 0) for partition in end}
+        begins = {partition: begin.get(partition, 0) for partition in end}
         if bad:
             self._begin = dict(end)
         elif all(self._end.get(partition, at) == at for partition, at in begins.items()):
@@ -30,7 +30,7 @@ class CleanRange:
 
     def judge(self, begin: Mapping[int, int], end: Mapping[int, int]) -> bool | None:
         """Whether no record in a range is bad; False if that is not known, None if it is not known yet."""
-        read = {partition: at for partition, at in end.items() if max(begin.get(partition, 0), 0) < at}
+        read = {partition: at for partition, at in end.items() if begin.get(partition, 0) < at}
         if any(self._end.get(partition, -1) < at for partition, at in read.items()):
             return None
-        return all(self._begin[partition] <= max(begin.get(partition, 0), 0) for partition in read)
+        return all(self._begin[partition] <= begin.get(partition, 0) for partition in read)

@@ -13,7 +13,7 @@ SIZES = st.tuples(st.integers(0, 3), st.integers(0, 3))
 @given(
     st.integers(0, 5),
     st.lists(st.tuples(SIZES, st.booleans(), st.booleans()), max_size=8),
-    st.tuples(st.integers(-2, 12), st.integers(0, 12)),
+    st.tuples(st.integers(0, 12), st.integers(0, 12)),
     st.tuples(st.integers(0, 12), st.integers(0, 12)),
 )
 def test_range_is_clean_only_if_every_record_in_it_was_counted_and_good(
@@ -33,7 +33,7 @@ def test_range_is_clean_only_if_every_record_in_it_was_counted_and_good(
         if is_reported and not has_bad:
             good |= {(p, offset) for p in to for offset in range(at.get(p, 0), to[p])}
         at = to
-    wanted = {(p, offset) for p in (0, 1) for offset in range(max(begin[p], 0), end[p])}
+    wanted = {(p, offset) for p in (0, 1) for offset in range(begin[p], end[p])}
 
     found = clean.judge(dict(enumerate(begin)), dict(enumerate(end)))
 
@@ -48,7 +48,7 @@ def test_range_of_good_batches_is_clean_until_one_is_bad() -> None:
     clean = CleanRange()
     clean.add({0: 0}, {0: 10}, bad=0)
     clean.add({0: 10}, {0: 20, 1: 5}, bad=0)
-    assert clean.judge({0: 3, 1: -2}, {0: 20, 1: 5}) is True
+    assert clean.judge({0: 3}, {0: 20, 1: 5}) is True
     assert clean.judge({0: 3}, {0: 21}) is None
 
     clean.add({0: 20, 1: 5}, {0: 30, 1: 5}, bad=1)
