@@ -20,7 +20,6 @@ from flowcore.api import operators as api
 from flowcore.api.operators import Operator, WithEventTime
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.content import StoredSchemas
-from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON
 from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packing import InputColumns, Packing, Recipient, SeenRows
@@ -35,7 +34,6 @@ from flowcore.spark.frame.rows import (
     CHANNEL,
     ELEMENT,
     FAILED_OPERATOR,
-    INPUT_ID,
     KAFKA_MS,
     KEY_GROUP,
     NEWEST,
@@ -47,11 +45,11 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.buffers import prepare_buffer
+from flowcore.spark.operators.dead_letter_columns import dead_letter_columns
 from flowcore.spark.operators.deduplication import prepare_deduplication
 from flowcore.spark.operators.key_group_context import (
-    COORDINATE_PREFIX,
     PREFIX,
     KeyGroupContext,
     begins_channels,
@@ -301,7 +299,7 @@ def _add_columns(
     }
     has_dead_letters = any(each.dead_letters for each in members)
     if has_dead_letters:
-        texts |= _dead_letter_columns(rows.dead_letters, context, texts, existing)
+        texts |= dead_letter_columns(rows.dead_letters, context, texts, existing)
     kept = f"* EXCEPT ({', '.join(name for name in existing if name in texts)})"
     branched.frame = rows.frame.selectExpr(
         kept if any(name in texts for name in existing) else "*",
@@ -314,52 +312,6 @@ def _add_columns(
     branched.keeps_dropped = False
     branched.shared = True
     return branches
-
-
-def _dead_letter_columns(
-    found: Mapping[str, str], context: KeyGroupContext, before: Mapping[str, str], existing: Collection[str]
-) -> dict[str, str]:
-    """SQL texts of the columns of bad records, for rows some of which are dead letters.
-
-    Args:
-        found: The names of the dead letters' columns.
-        before: SQL texts of columns that other rows have.
-        existing: The columns of the rows, with those of bad messages if there are any.
-    """
-    first = next(topic.name for source in context.query.key_group_dead_letters if (topic := source.topic))
-    source = found[COORDINATE_PREFIX + SOURCE]
-    name = f"coalesce(CASE {source} {context.topic_cases} END, {literal(first)})"
-    is_dead_letter = f"{found[REASON]} IS NOT NULL"
-    types = {
-        "topic": "STRING",
-        "partition": "INT",
-        "offset": "BIGINT",
-        BAD_REASON: "STRING",
-        KAFKA_MS: "BIGINT",
-        RECORD_ID: "STRING",
-        FAILED_OPERATOR: "STRING",
-    }
-    others = {
-        column: before.get(column, column if column in existing else f"CAST(NULL AS {kind})")
-        for column, kind in types.items()
-    }
-    own = {
-        "topic": name,
-        "partition": found.get(COORDINATE_PREFIX + "partition", "CAST(NULL AS INT)"),
-        "offset": found.get(COORDINATE_PREFIX + "offset", "CAST(NULL AS BIGINT)"),
-        RECORD_ID: found.get(COORDINATE_PREFIX + INPUT_ID, "CAST(NULL AS STRING)"),
-    }
-    return {
-        **{
-            column: f"CASE WHEN {is_dead_letter} THEN {text} ELSE {others[column]} END"
-            for column, text in own.items()
-        },
-        VALUE: f"CASE WHEN {is_dead_letter} THEN CAST({found[CONTENT]} AS BINARY) "
-        f"ELSE {before.get(VALUE, VALUE)} END",
-        BAD_REASON: f"coalesce({found[REASON]}, {others[BAD_REASON]})",
-        FAILED_OPERATOR: f"coalesce({found[OPERATOR]}, {others[FAILED_OPERATOR]})",
-        KAFKA_MS: others[KAFKA_MS],
-    }
 
 
 def _passing_columns(
