@@ -16,7 +16,15 @@ from flowcore.errors import ConfigurationError
 
 __all__ = ["DeployedResource", "check_launch", "refused_keys"]
 
-_ALLOWED = {"ops", "execution", "loggers"}
+_ALLOWED = (
+    ("ops",),
+    ("execution", "config", "retries"),
+    ("execution", "config", "step_dependency_config"),
+    ("execution", "config", "marker_to_close"),
+    ("loggers", "console", "config", "log_level"),
+    ("loggers", "console", "config", "name"),
+)
+"""Paths of a run configuration that load no code: other executors import modules, or run an image."""
 _SCAFFOLD = 3  # resources.NAME.config: an empty mapping up to there sets nothing
 
 
@@ -39,7 +47,7 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
     >>> check_launch({"ops": {"sales__live": {"config": {"mode": "slice"}}}, "resources": {"spark": {}}})
 
     Raises:
-        ConfigurationError: It has another section than those, or configures a resource.
+        ConfigurationError: It has another section, configures a resource, or chooses what an executor loads.
     """
     refused = refused_keys(run_config)
     if not refused:
@@ -59,12 +67,13 @@ def refused_keys(run_config: Mapping[str, Any]) -> list[str]:
 
     >>> refused_keys({"resources": {"spark": {"config": {"spark_config": {"spark.jars": "a.jar"}}}}})
     ['resources.spark.config.spark_config.spark.jars']
+    >>> refused_keys({"execution": {"config": {"job_image": "evil", "retries": {"enabled": {}}}}})
+    ['execution.config.job_image']
     """
     return [
         ".".join(path)
-        for section, content in run_config.items()
-        if section not in _ALLOWED
-        for path in _paths(content, (section,))
+        for path in _paths(run_config, ())
+        if not any(path[: len(allowed)] == allowed for allowed in _ALLOWED)
     ]
 
 

@@ -1,0 +1,39 @@
+"""What a launch may set, by the paths of its run configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowcore.dagster.launches import refused_keys
+
+LOADS_CODE: dict[str, dict[str, Any]] = {
+    "execution.config.job_image": {"execution": {"config": {"job_image": "evil"}}},
+    "execution.config.multiprocess.start_method.forkserver.preload_modules": {
+        "execution": {
+            "config": {"multiprocess": {"start_method": {"forkserver": {"preload_modules": ["evil"]}}}}
+        }
+    },
+    "loggers.evil.config.level": {"loggers": {"evil": {"config": {"level": "INFO"}}}},
+}
+HARMLESS: list[dict[str, Any]] = [
+    {},
+    {"execution": {}, "loggers": {}, "resources": {}},
+    {"execution": {"config": {"retries": {"enabled": {}}}}},
+    {"execution": {"config": {"step_dependency_config": {"require_upstream_step_success": False}}}},
+    {"loggers": {"console": {"config": {"log_level": "DEBUG"}}}},
+    {"ops": {"shop__live": {"config": {"mode": "slice"}}}},
+]
+
+
+@pytest.mark.parametrize("path", LOADS_CODE)
+def test_what_an_executor_or_logger_loads_is_refused(path: str) -> None:
+    """Also in a project with another executor than the one of definitions()."""
+    assert refused_keys(LOADS_CODE[path]) == [path]
+
+
+@pytest.mark.parametrize("run_config", HARMLESS, ids=str)
+def test_what_loads_nothing_is_allowed(run_config: dict[str, Any]) -> None:
+    """A launchpad fills in sections that set nothing, too."""
+    assert refused_keys(run_config) == []
