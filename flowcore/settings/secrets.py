@@ -12,13 +12,19 @@ from typing import Any
 
 from flowcore.errors import SettingsError
 
-__all__ = ["FILE_SUFFIX", "hide_login", "is_spark_secret", "read_secret", "refuse_secrets"]
+__all__ = ["FILE_SUFFIX", "SPARK_SECRETS", "hide_login", "is_spark_secret", "read_secret", "refuse_secrets"]
 
 FILE_SUFFIX = ".file"
 """``kafka.sasl.password.file`` names a file with the value of ``kafka.sasl.password``."""
 
-# Spark's own default of spark.redaction.regex; a key that ends with .file or .path only names a place.
-_SPARK_SECRET = re.compile(r"(?i)spark\..*(secret|password|token|access[.]?key)(?!.*\.(file|path)$)")
+SPARK_SECRETS = (
+    "secret|password|passphrase|token|access[.]?key"
+    "|account[.]key|private[.]key|encryption[.]key$|azure[.]sas[.]"
+)
+"""A pattern of what keys of Spark's secrets contain: Spark's own default, and keys of object stores."""
+
+# A key that ends with .file or .path only names a place.
+_SPARK_SECRET = re.compile(rf"(?i)spark\..*({SPARK_SECRETS})(?!.*\.(file|path)$)")
 
 
 def is_spark_secret(key: str) -> bool:

@@ -7,13 +7,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from flowcore.errors import SettingsError
-from flowcore.settings import Settings, is_spark_secret, secret_keys
+from flowcore.settings import SPARK_SECRETS, Settings, is_spark_secret, secret_keys
 
 __all__ = ["redaction", "require_encryption", "start_jvm"]
 
 _REDACTION = "spark.redaction.regex"
-_SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|private key"
-"""Spark's own default, and what Kafka's clients have besides: a login, and a private key as PEM text.
+_SECRETS = f"(?i){SPARK_SECRETS}|jaas|keystore[.]key|private key"
+"""Secrets of Spark's, and what Kafka's clients have besides: a login, and a private key as PEM text.
 
 Spark hides an entry of a configuration, or of the options in a plan, if key or value has one of these.
 """

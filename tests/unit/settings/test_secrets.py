@@ -136,6 +136,14 @@ def test_refusal_of_a_secret_names_the_ways_to_pass_it() -> None:
         ("spark.ssl.keyPassword", True),
         ("spark.hadoop.fs.s3a.access.key", True),
         ("spark.hadoop.fs.s3a.session.token", True),
+        ("spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net", True),
+        ("spark.hadoop.fs.azure.sas.bids.shop.blob.core.windows.net", True),
+        ("spark.hadoop.fs.s3a.encryption.key", True),
+        ("spark.hadoop.fs.gs.auth.service.account.private.key", True),
+        ("spark.ssl.keyPassphrase", True),
+        ("spark.io.encryption.keySizeBits", False),
+        ("spark.io.encryption.enabled", False),
+        ("spark.hadoop.hadoop.security.credential.provider.path", False),
         ("spark.authenticate.secret.file", False),
         ("spark.authenticate", False),
         ("spark.driver.memory", False),
@@ -143,5 +151,5 @@ def test_refusal_of_a_secret_names_the_ways_to_pass_it() -> None:
     ],
 )
 def test_secrets_of_spark_are_known_by_their_keys(key: str, *, secret: bool) -> None:
-    """By Spark's own pattern, except for names of files."""
+    """By Spark's own pattern and the names of object stores, except for names of files."""
     assert is_spark_secret(key) is secret
