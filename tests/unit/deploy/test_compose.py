@@ -108,8 +108,8 @@ def test_service_has_an_image_of_a_fixed_version(service: dict[str, Any]) -> Non
     assert not re.search(r"[.:]", name.split("/")[0]) or "/" not in name
 
 
-def test_images_can_be_pinned_by_digest() -> None:
-    """Each image that is not built here is a variable, whose default is that of the example."""
+def test_image_that_is_not_built_here_can_be_chosen() -> None:
+    """By a variable, with a digest for instance, whose default is that of the example."""
     defaults = dict(re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", TEXT))
     arguments = [service["build"]["args"] for service in SERVICES.values() if "build" in service]
 
