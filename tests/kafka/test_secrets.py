@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -21,10 +22,12 @@ from confluent_kafka import Producer
 from flowcore.kafka import broker
 from flowcore.kafka.broker import EmbeddedBroker, free_port
 from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.settings import secret_keys
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 CANARY = "canary4711"
+BEARER = "FLOWCORE_SCHEMA_REGISTRY_BEARER_AUTH_TOKEN"
 PASSWORD = f'{CANARY}"\\x'
 LISTENER = """
 listeners=PLAINTEXT://{{host}}:{{port}},CONTROLLER://{{host}}:{{controller_port}},LOGIN://{{host}}:{login}
@@ -47,7 +50,9 @@ def double(row):
 live = Flow("live")
 rows = live.read("in", KafkaTopic("in", schema="id BIGINT")).map(double, schema="id BIGINT", name="doubled")
 rows.write("out", KafkaTopic("out", delivery="exactly-once"))
-rows.deduplicate(by="id", within=None, name="once").write("counts", KafkaTopic("counts"))
+rows.deduplicate(by="id", within=None, name="once").write(
+    "counts", KafkaTopic("counts", elements="tagged", signed=True)
+)
 failing = Flow("failing")
 history = KafkaTopic("in", schema="id BIGINT", until="latest")
 failing.read("past", history).write("files", Parquet("files"))
@@ -119,7 +124,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     (given / "password").write_text(f"{PASSWORD}\n")
     (given / "settings.toml").write_text(
         f"[spark]\nauthenticate.secret = '{CANARY}'\nssl.keyPassword = '{CANARY}'\n"
-        f"hadoop.fs.s3a.secret.key = '{CANARY}'\n"
+        f"hadoop.fs.s3a.secret.key = '{CANARY}'\nhadoop.fs.azure.account.key.shop = '{CANARY}'\n"
     )
     login = free_port()
     with pytest.MonkeyPatch.context() as patch:
@@ -140,6 +145,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
                 "KAFKA_SSL_CERTIFICATE": str(certificate),
                 "KAFKA_SSL_KEY": str(encrypted),
                 "KAFKA_SSL_KEY_PASSWORD": CANARY,
+                "KAFKA_CONTROL_KEY": f"{CANARY}-{CANARY}",
+                "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO": f"ann:{CANARY}",
                 "METRICS_LATENCY_INTERVAL": "1 s",
                 "EXECUTION_SHORT_LIVED": "true",
                 "EXECUTION_STAGES_AT_ONCE": "1",
@@ -185,7 +192,29 @@ def runs(project: Project) -> Project:
     broken = project.given / "broken.pem"
     broken.write_text(f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n")
     project.fail("key", "run", "flows:live", "--slice", FLOWCORE_KAFKA_SSL_KEY=str(broken))
+    _fail_with_secrets(project, broken)
     return project
+
+
+def _fail_with_secrets(project: Project, broken: Path) -> None:
+    """Runs that end with an error about a secret, or beside one."""
+    variables = {
+        "mistyped": {"FLOWCORE_KAFKA_SASL_PASWORD": CANARY},
+        "key-password": {"FLOWCORE_KAFKA_SSL_KEY_PASSWORD": f"{CANARY}0"},
+        "authority": {"FLOWCORE_KAFKA_SSL_CA": str(broken)},
+        "user": {"FLOWCORE_KAFKA_SASL_USERNAME": "bob", BEARER: CANARY},
+        "short-key": {"FLOWCORE_KAFKA_CONTROL_KEY": CANARY},
+    }
+    for name, variable in variables.items():
+        project.fail(name, "run", "flows:live", "--slice", **variable)
+    options = {
+        "option": f"kafka.sasl.password={CANARY}",
+        "mistyped-option": f"kafka.sasl.pasword={CANARY}",
+        "spark-option": f"spark.hadoop.fs.azure.account.key.shop={CANARY}",
+        "no-encryption": "spark.master=spark://127.0.0.1:9",
+    }
+    for name, option in options.items():
+        project.fail(name, "run", "flows:live", "--slice", "--set", option)
 
 
 def test_secrets_are_nowhere(runs: Project) -> None:
@@ -194,11 +223,16 @@ def test_secrets_are_nowhere(runs: Project) -> None:
     words = (CANARY, *keys)
     lines = (runs.written / "command-lines.txt").read_text().splitlines()
 
+    for key in secret_keys():
+        name = f"FLOWCORE_{re.sub('[.-]', '_', key).upper()}"
+        assert {name, f"{name}_FILE"} & {*runs.environment, BEARER}, key
     assert any("pyspark" in line and "java" in line for line in lines)
     assert any("daemon" in line for line in lines)
     # Spark was about to show these, and has hidden their values.
     for key in ("spark.authenticate.secret", "kafka.sasl.jaas.config", "kafka.ssl.keystore.key"):
         assert runs.find(key), key
+    logs = [path.read_text() for path in (runs.written / "events").rglob("*") if path.is_file()]
+    assert any("spark.authenticate.secret" in log and "redacted" in log for log in logs)
     assert runs.find(*words) == []
 
 
