@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -28,7 +29,7 @@ from flowcore.planner.model import Mode
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.flow import open_context, run_plan
 from flowcore.spark.run.live_stage import LiveRun
 from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
@@ -74,7 +75,7 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
         }
     )
     with open_context(plan_flow(flow, None, settings), settings) as context:
-        run_stages(plan_flow(flow, None, settings), context, refresh=False, listener=SilentListener())
+        run_plan(replace(plan_flow(flow, None, settings), live=None), context)
         states = (folder / f"state-{number}" for number in itertools.count())
         expected = verify.expected_enriched(folder / "history", pa.concat_tables(backlog))
 

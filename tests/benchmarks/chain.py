@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,7 @@ def _through_spark(
     from pyspark import cloudpickle  # noqa: PLC0415 - only this part needs a JVM
 
     from flowcore.spark.context import Context  # noqa: PLC0415 - only this part needs a JVM
-    from flowcore.spark.run.flow import SilentListener, open_context, run_stages  # noqa: PLC0415
+    from flowcore.spark.run.flow import open_context, run_plan  # noqa: PLC0415
 
     # Workers cannot import a benchmark.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -225,7 +226,7 @@ def _through_spark(
     plans = {name: plan_flow(each, settings=settings) for name, each in flows.items()}
 
     def ours(context: Context, name: str) -> None:
-        run_stages(plans[name], context, refresh=True, listener=SilentListener())
+        run_plan(replace(plans[name], live=None), context, refresh=True)
 
     def theirs(context: Context) -> None:
         read = context.spark.read.schema(ORDER_DDL).parquet(str(folder / "orders"))

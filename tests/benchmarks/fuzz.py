@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
@@ -43,7 +43,7 @@ from flowcore.planner.plan import Plan
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.flow import open_context, run_plan
 from flowcore.spark.run.live_stage import LiveRun
 from pipelines.auctions.readers import read_messages, read_values
 from pipelines.benchmark import this_commit, this_machine
@@ -204,7 +204,7 @@ def send(servers: str, topic: KafkaTopic, load: Load, show: Show = lambda *_: No
 
 def run_slice(plan: Plan, context: Context) -> float:
     """Run the bounded stage, then the slice; return the seconds of the slice."""
-    run_stages(plan, context, refresh=False, listener=SilentListener())
+    run_plan(replace(plan, live=None), context)
     began = time.monotonic()
     with LiveRun(plan, context) as run:
         run.wait()

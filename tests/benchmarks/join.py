@@ -30,7 +30,7 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
-from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.flow import open_context, run_plan
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from pipelines.auctions import verify
@@ -93,7 +93,7 @@ def _measure(
     )
     plan = plan_flow(flow, "slice", settings)
     with open_context(plan, settings) as context:
-        run_stages(plan, context, refresh=False, listener=SilentListener())
+        run_plan(replace(plan, live=None), context)
         states = (folder / f"state-{number}" for number in itertools.count())
         rival_session = live_session(context.spark, settings)
 

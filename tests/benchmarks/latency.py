@@ -42,7 +42,7 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.flow import open_context, run_plan
 from flowcore.spark.run.live_stage import LiveRun
 from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
@@ -221,7 +221,7 @@ def _live(
     step = progress.add_task(f"{mode}: start", total=None)
     with ExitStack() as live:
         context = live.enter_context(open_context(plan, settings))
-        run_stages(plan, context, refresh=False, listener=SilentListener())
+        run_plan(replace(plan, live=None), context)
         run = live.enter_context(LiveRun(plan, context))
         outside = live.enter_context(Collector(servers, [ENRICHED]))
         stop = threading.Event()
@@ -326,7 +326,7 @@ def _slices(
     states = (settings.state_dir / f"slice-{number}" for number in itertools.count())
     with open_context(plan, settings) as context:
         progress.update(step, description="slices: with markers and without", total=4 * rounds + 2)
-        run_stages(plan, context, refresh=False, listener=SilentListener())
+        run_plan(replace(plan, live=None), context)
 
         def run(count: int, interval: timedelta) -> float:
             given = replace(settings, bootstrap_servers=servers[count], latency_interval=interval)

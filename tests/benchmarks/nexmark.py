@@ -36,7 +36,7 @@ from flowcore.kafka.topics import end_offsets, ensure_topics, partition_counts
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.flow import open_context, run_plan
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.live_topics import prepare_topics
 from pipelines.auctions.readers import read_messages
@@ -263,7 +263,7 @@ class _Bench:
         results = self._results(result_topic(name).name)
         prepare_topics(plan, settings)
         own = Context(self.context.spark, settings, flow.name)
-        run_stages(plan, own, refresh=False, listener=SilentListener())
+        run_plan(replace(plan, live=None), own)
         with ProcessCost(spark_pid()) as cost, LiveRun(plan, own) as run:
             run.wait()
             ended_ms, began_ms = _now_ms(), _first_batch_ms(run)

@@ -38,7 +38,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 from flowcore.spark.run.session import live_session, session
 from pipelines.benchmark import Figures, Report
 from tests.benchmarks._rounds import parts_of, ratio_by_slope, run_rates
@@ -202,7 +202,7 @@ class _Bench:
             began = time.perf_counter()
             plan = plan_flow(declare(given.folder), settings=fresh)
             context = Context(self.spark, fresh, plan.flow)
-            run_stages(plan, context, refresh=False, listener=SilentListener())
+            run_plan(replace(plan, live=None), context)
             taken = time.perf_counter() - began
             table = results_of(context).require("balances").tables["balances"]
             root = results_of(context).folder("balances").root

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,14 +168,14 @@ class Live:
     ) -> None:
         """Run a flow's bounded stages, then its live queries until they end or ``until`` returns."""
         from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
-        from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
+        from flowcore.spark.run.flow import run_plan  # noqa: PLC0415
         from flowcore.spark.run.live_stage import LiveRun  # noqa: PLC0415
         from flowcore.spark.run.live_topics import prepare_topics  # noqa: PLC0415
 
         plan = plan_flow(flow, mode, self.settings)
         context = Context(self.spark, self.settings, flow.name)
         prepare_topics(plan, self.settings)
-        run_stages(plan, context, refresh=False, listener=SilentListener())
+        run_plan(replace(plan, live=None), context)
         if plan.live:
             with LiveRun(plan, context) as run:
                 if until is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,10 @@ def _follow(kept: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def _run_stages(live: Live, flow: Flow) -> None:
     from flowcore.spark.context import Context  # noqa: PLC0415 - as for `Live.run`
-    from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
+    from flowcore.spark.run.flow import run_plan  # noqa: PLC0415
 
     context = Context(live.spark, live.settings, flow.name)
-    run_stages(plan_flow(flow, "slice", live.settings), context, refresh=False, listener=SilentListener())
+    run_plan(replace(plan_flow(flow, "slice", live.settings), live=None), context)
 
 
 def drive(servers: str, state: str, *arguments: str) -> None:

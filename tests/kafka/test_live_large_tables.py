@@ -16,7 +16,7 @@ from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import ResultStore
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
@@ -109,4 +109,4 @@ def test_a_table_that_outgrows_its_limit_is_shuffled_from_then_on(live: Live, tm
 
 def _commit(live: Live, flow: Flow) -> None:
     context = Context(live.spark, live.settings, flow.name)
-    run_stages(plan_flow(flow, None, live.settings), context, refresh=False, listener=SilentListener())
+    run_plan(replace(plan_flow(flow, None, live.settings), live=None), context)

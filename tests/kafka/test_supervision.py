@@ -21,7 +21,7 @@ from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import ResultStore, StageFolder
 from flowcore.spark.run import running_query
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 from flowcore.spark.run.wall_clock import WallClock
 from tests.waiting import run_until
 
@@ -285,7 +285,7 @@ def committed(folder: StageFolder) -> str:
 def _commit(live: Live, flow: Flow, tmp_path: Path, city: str) -> None:
     _write_shops(tmp_path, city)
     context = Context(live.spark, live.settings, flow.name)
-    run_stages(plan_flow(flow, None, live.settings), context, refresh=False, listener=SilentListener())
+    run_plan(replace(plan_flow(flow, None, live.settings), live=None), context)
 
 
 def _write_shops(tmp_path: Path, city: str) -> None:

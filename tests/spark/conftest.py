@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stages import StageProgress
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import SilentListener, run_plan
 
 Run = Callable[..., list[tuple[Manifest, bool]]]
 Rows = list[tuple[Any, ...]]
@@ -50,7 +51,8 @@ def run(context: Context) -> Run:
 
     def run_flow(flow: Flow, *, refresh: bool = False) -> list[tuple[Manifest, bool]]:
         results = Results()
-        run_stages(plan_flow(flow, settings=context.settings), context, refresh=refresh, listener=results)
+        plan = replace(plan_flow(flow, settings=context.settings), live=None)
+        run_plan(plan, context, refresh=refresh, listener=results)
         return results.done
 
     return run_flow

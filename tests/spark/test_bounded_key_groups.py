@@ -28,7 +28,7 @@ from flowcore.api.operators import KeyedProcess, Window
 from flowcore.errors import PlanError, RunError
 from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 from flowcore.testing.harness import ProcessHarness, WindowHarness
 from flowcore.windows import CountEvictor
 from flowcore.windows.triggers import ContinuousEventTime, Count, EndOfStreamTrigger, Purging
@@ -233,7 +233,7 @@ def test_functions_downstream_of_a_process_run_in_its_call(
     (stage,) = plan_flow(flow, settings=context.settings).bounded
     assert [chain.name for chain in stage.chains] == ["gaps > filter_1 > map_1 > twice"]
 
-    run_stages(plan_flow(flow, settings=context.settings), context, refresh=False, listener=SilentListener())
+    run_plan(plan_flow(flow, settings=context.settings), context)
 
     assert [plan.count("MapInArrow") for plan in plans] == [1]
     harness = ProcessHarness(_Gaps(), side_outputs=["odd", "sizes"])

@@ -188,7 +188,7 @@ from flowcore import Flow, Parquet, KafkaTopic, from_frame
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 from flowcore.spark.run.session import session
 
 def slowly(frames):
@@ -207,7 +207,7 @@ flow.read("live", KafkaTopic("live", schema="a BIGINT")).join(kept, on="a").writ
 folders = {"data.dir": sys.argv[1], "state.dir": sys.argv[1] + "/state"}
 settings = Settings.of({**folders, "execution.short-lived": True})
 with session(settings, "killed") as spark:
-    run_stages(plan_flow(flow), Context(spark, settings, "f"), refresh=False, listener=SilentListener())
+    run_plan(plan_flow(flow), Context(spark, settings, "f"))
 """
 
 

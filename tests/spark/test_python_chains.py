@@ -21,7 +21,7 @@ from flowcore.planner.rules.columns import find_used_columns
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.operators.python_chain import apply_bounded_chain
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 
 pytestmark = pytest.mark.spark
 
@@ -153,7 +153,7 @@ def test_result_within_a_chain_is_complete(context: Context, rows: Rows) -> None
     bids.join(marked, on="id").write("joined", KafkaTopic("joined"))
     plan = plan_flow(flow, settings=context.settings)
 
-    run_stages(plan, context, refresh=False, listener=SilentListener())
+    run_plan(plan, context)
 
     assert rows("SELECT id FROM '{dir}/out/*.parquet'") == [(2 * number,) for number in range(12)]
     found = rows("SELECT id, shop, region, price, mark FROM '{dir}/state/f/results/**/marked/*.parquet'")
@@ -266,10 +266,7 @@ def test_failure_in_a_worker_names_the_operator(
     same.map(function, schema=SALES, name="bad").write("out", Parquet("out"))
 
     with pytest.raises(RunError, match=says) as caught:
-        run_stages(
-            plan_flow(flow, settings=settings), Context(spark, settings, "f"), refresh=False,
-            listener=SilentListener(),
-        )  # fmt: skip
+        run_plan(plan_flow(flow, settings=settings), Context(spark, settings, "f"))
 
     assert "Traceback" not in str(caught.value)
 

@@ -33,7 +33,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.results import swaps
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 from flowcore.spark.run.session import session
 
 sys.path.insert(0, sys.argv[1])
@@ -51,7 +51,7 @@ Path.replace = replace_or_die
 folders = {"data.dir": sys.argv[1], "state.dir": sys.argv[1] + "/state"}
 settings = Settings.of({**folders, "execution.short-lived": True})
 with session(settings, "killed") as spark:
-    run_stages(plan_flow(flow), Context(spark, settings, "f"), refresh=False, listener=SilentListener())
+    run_plan(plan_flow(flow), Context(spark, settings, "f"))
 """
 FLOW = """
 from flowcore import Csv, Flow, Parquet

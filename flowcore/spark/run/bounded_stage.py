@@ -121,7 +121,7 @@ def run_bounded(
             rejected=rejected,
         )
         path.mkdir(parents=True, exist_ok=True)
-        manifest.write(path / folder.manifest_path.name)  # for a batch that joins this version once more
+        manifest.write(path / folder.manifest_path.name)  # a repeated batch joins this version again
         manifest.write(folder.manifest_path)
         undone.pop_all()
         finish_swaps(swaps.values())
@@ -196,7 +196,7 @@ def _persist_shared(whole: DataFrame, parts: Mapping[Operator, DataFrame], kept:
 
 
 def _shared(stage: BoundedStage) -> set[Operator]:
-    """The last operators that several outputs of the stage share; sources are cheap to read again."""
+    """The last operators that several outputs of the stage share, without sources, which are read again."""
     ends = [*(result.operator for result in stage.results), *(sink.inputs[0] for sink in stage.sinks)]
     needs = [set(end.upstream) for end in ends]
     common = {node for node in stage.operators if sum(node in need for need in needs) > 1}
@@ -232,7 +232,7 @@ def _input_version(sources: Mapping[str, str]) -> str:
 
 
 def _targets(stage: BoundedStage, context: Context) -> dict[Write, str]:
-    """The folders of a stage's sinks; not topics, and not addresses, where files cannot be renamed."""
+    """The folders of a stage's sinks, without topics, and without addresses, where no file can be renamed."""
     files = [(sink, sink.sink) for sink in stage.sinks]
     paths = {sink: context.path(to.path) for sink, to in files if not isinstance(to, KafkaTopic)}
     return {sink: path for sink, path in paths.items() if "://" not in path}

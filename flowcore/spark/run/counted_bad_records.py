@@ -1,4 +1,4 @@
-"""What a running query has counted of a source's bad records, for the query that writes them."""
+"""The bad records of a source as a running query has counted them, for the query that writes them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class _Counting(Protocol):
 
     @property
     def active(self) -> bool:
-        """It runs, or is about to be restarted."""
+        """Whether the query runs, or is about to be restarted."""
 
 
 class CountedBadRecords:
     """Follows the reports of a query that counts the bad records of a source.
 
     Args:
-        checkpoint: That of the counting query.
-        counting: The counting query; None until it is known.
+        checkpoint: The checkpoint of the counting query.
+        counting: Returns the counting query, None before its start.
     """
 
     def __init__(self, source: Read, checkpoint: Path, counting: Callable[[], _Counting | None]) -> None:
@@ -49,9 +49,9 @@ class CountedBadRecords:
         self._clean = CleanRange()
 
     def judge(self, begin: Mapping[int, int], end: Mapping[int, int]) -> bool | None:
-        """Whether no record in a range of offsets is bad; None while the query may still report on it.
+        """Whether no record in a range of offsets is bad; None while the query may still report on the range.
 
-        In real-time mode it does not report before its batch ends, which takes minutes.
+        A query in real-time mode reports when its batch ends, which takes minutes: its report is not awaited.
         """
         counting = self._counting()
         if counting is None:

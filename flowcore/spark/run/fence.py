@@ -21,7 +21,7 @@ from flowcore.spark.errors import ignore_lost_jvm
 __all__ = ["Fence"]
 
 _MARGIN_S = 5.0
-"""How long before another process may begin the queries are stopped: the time that stopping may take."""
+"""The time that stopping may take: queries are stopped this long before another process may begin."""
 _SOURCE = """
 public class Fence extends Thread {
   private final java.util.concurrent.ConcurrentHashMap queries =
@@ -72,7 +72,7 @@ class Fence:
             compiler.cook(_SOURCE)
             _classes[gateway] = compiler.getClassLoader().loadClass("Fence")
         self._thread = _classes[gateway].newInstance()
-        # Read before Python's clock: so a deadline is early by the time of the call, and not late.
+        # The JVM's clock is read first, so that a deadline is early by the time of the call, and not late.
         self._ahead_ns = jvm.java.lang.System.nanoTime() - time.monotonic_ns()
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class Fence:
             self._thread.close()
 
     def watch(self, name: str, running: StreamingQuery) -> None:
-        """Stop this start of a query when the deadline has passed, and no earlier start of it."""
+        """Stop this start of a query, and not an earlier one, when the deadline has passed."""
         self._thread.watch(name, running._jsq)  # noqa: SLF001
 
     def extend(self, renewed_s: float) -> None:
@@ -97,7 +97,7 @@ class Fence:
         """Check that the deadline has not passed.
 
         Raises:
-            ExpiredLeaseError: It has, and the queries are stopped.
+            ExpiredLeaseError: The deadline has passed, and the queries are stopped.
         """
         expired = False
         with ignore_lost_jvm():

@@ -25,7 +25,7 @@ from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.session import session
 from flowcore.spark.run.task_slots import slots_needed
 
-__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan", "run_stages"]
+__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan"]
 
 
 class Listener(Protocol):
@@ -78,7 +78,6 @@ def run_flow(
     Raises:
         FlowcoreError: The flow, the settings or the run failed.
     """
-    listener = listener or SilentListener()
     prepare_state_folder(settings.state_dir)
     require_known_functions(flow, settings)
     plan = plan_flow(flow, mode, settings)
@@ -102,12 +101,15 @@ def open_context(plan: Plan, settings: Settings, listener: Listener | None = Non
         yield Context(spark, settings, plan.flow, schemas=schemas)
 
 
-def run_plan(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
+def run_plan(
+    plan: Plan, context: Context, *, refresh: bool = False, listener: Listener | None = None
+) -> None:
     """Run the bounded stages as needed, and start each live query when its bounded stages are committed.
 
     Raises:
         FlowcoreError: A stage or a query failed; all others have ended.
     """
+    listener = listener or SilentListener()
     committed: set[str] = set()
     with LiveRuns(plan, context) as runs:
         changes = run_concurrently(plan.bounded, context, refresh=refresh, meanwhile=runs.check)
@@ -120,14 +122,3 @@ def run_plan(plan: Plan, context: Context, *, refresh: bool, listener: Listener)
                     runs.start(committed)
         if plan.live is not None:
             listener.live(runs)
-
-
-def run_stages(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
-    """Run the bounded stages whose result is not up to date, concurrently where possible.
-
-    Raises:
-        FlowcoreError: A stage failed; the others were cancelled, unless they were committed.
-    """
-    with closing(run_concurrently(plan.bounded, context, refresh=refresh)) as changes:
-        for progress in changes:
-            listener.stage_changed(progress)

@@ -1,4 +1,4 @@
-"""Start the driver's JVM without a secret among its arguments, and say what Spark must not show."""
+"""Start the driver's JVM without secrets among its arguments, and hide secrets in what Spark shows."""
 
 import os
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ __all__ = ["redaction", "require_encryption", "start_jvm"]
 
 _REDACTION = "spark.redaction.regex"
 _SECRETS = f"(?i){SPARK_SECRETS}|jaas|keystore[.]key|private key"
-"""Secrets of Spark's, and what Kafka's clients have besides: a login, and a private key as PEM text.
+"""Matches Spark's secrets, and those of Kafka's clients: a login, and a private key as PEM text.
 
-Spark hides an entry of a configuration, or of the options in a plan, if key or value has one of these.
+Spark hides an entry of a configuration, or of the options in a plan, if its key or value matches.
 """
 
 
 def redaction(given: Mapping[str, str]) -> dict[str, str]:
-    """The Spark configuration for what plans, the UI and event logs hide: secrets, and what the user adds.
+    """The Spark configuration that hides secrets, and what the user adds, in plans, UI and event logs.
 
     Args:
         given: The user's configuration.
@@ -29,7 +29,7 @@ def redaction(given: Mapping[str, str]) -> dict[str, str]:
 
 
 _ENCRYPTION = ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled")
-"""What keeps the login that Spark sends to executors from who can reach them, and from their disks."""
+"""The options that protect the login which Spark sends to executors, on the network and on their disks."""
 
 
 def require_encryption(given: Mapping[str, str], settings: Settings) -> None:
@@ -39,7 +39,7 @@ def require_encryption(given: Mapping[str, str], settings: Settings) -> None:
         given: The user's configuration of Spark.
 
     Raises:
-        SettingsError: It does not.
+        SettingsError: The cluster does not.
     """
     secrets = [*secret_keys(settings), *(["kafka.ssl.key"] if settings.kafka_key else [])]
     missing = [key for key in _ENCRYPTION if given.get(key, "false").lower() != "true"]
@@ -56,12 +56,12 @@ def require_encryption(given: Mapping[str, str], settings: Settings) -> None:
 def start_jvm(config: Mapping[str, str], umask: int) -> None:
     """Start the JVM of this process unless it runs.
 
+    PySpark would put the whole configuration on the command line of the JVM, which every user of the machine
+    can read. The next session passes secrets through the gateway, a socket that requires a token.
+
     Args:
         config: Spark's configuration.
-        umask: Permissions that its files, and those of its Python workers, do not have.
-
-    PySpark would put the whole configuration on its command line, which every user of the machine can read.
-    The session that is made next passes secrets through the gateway, a socket that requires a token.
+        umask: Permissions that the files of the JVM and of its Python workers do not have.
     """
     started = SparkContext._gateway is not None  # noqa: SLF001 - PySpark keeps it here only
     if started or "PYSPARK_GATEWAY_PORT" in os.environ:

@@ -1,7 +1,7 @@
-"""Watch: a run ends if a topic that it writes takes smaller messages than when the run began.
+"""End a run if a topic that it writes takes only smaller messages than when the run began.
 
-Kafka's Java client sends its batches as large as they were allowed to be then. A batch that is refused is
-split into pieces of that size, so it is sent again and again, without end and without an error.
+Kafka's Java client keeps the batch size that was allowed when the run began. It splits a refused batch into
+pieces of that size, so it sends the same batch again, without end and without an error.
 """
 
 from __future__ import annotations
@@ -25,18 +25,14 @@ _log = logging.getLogger(__name__)
 
 
 class LimitWatch:
-    """The limits of the topics that a run writes to; a context manager with a thread that reads them.
+    """The limits of the topics that a run writes to; a context manager with a thread that reads them."""
 
-    Args:
-        interval_s: Seconds between two requests to a broker.
-    """
-
-    def __init__(self, settings: Settings, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._queries: list[LiveQuery] = []
         self._known: dict[str, TopicLimits] = {}
         self._lowered: dict[str, int] = {}
-        self._watching = PeriodicThread("limits", self._read, interval_s)
+        self._watching = PeriodicThread("limits", self._read, _INTERVAL_S)
 
     def __enter__(self) -> Self:
         self._watching.__enter__()
@@ -55,14 +51,14 @@ class LimitWatch:
         """Check that no limit was lowered.
 
         Raises:
-            LoweredLimitError: One was, so that messages may never be accepted.
+            LoweredLimitError: A limit was lowered, so that messages may never be accepted.
         """
         for name, largest in self._lowered.items():
             msg = (
                 f"topic {name!r} takes messages of at most {largest} bytes, and took "
-                f"{self._known[name].max_message_bytes} when the run began (max.message.bytes): batches of "
-                "then would be sent again without end, so the run ends; nothing is lost: start it again, and "
-                "it writes smaller ones"
+                f"{self._known[name].max_message_bytes} when the run began (max.message.bytes): larger "
+                "batches would be sent again without end, so the run ends; nothing is lost: start it again, "
+                "and it writes smaller ones"
             )
             raise LoweredLimitError(msg)
 

@@ -1,7 +1,7 @@
 """The live queries of a plan, each started when the bounded stages that it waits for are committed.
 
-Queries that wait for the same stages are one `LiveRun`. By default all queries wait for all stages, so there
-is one. With ``execution.hand-over = pipelined`` some may start while bounded stages still run.
+Queries that wait for the same stages form one `LiveRun`. By default all queries wait for all stages. With
+``execution.hand-over = pipelined`` some may start while bounded stages still run.
 """
 
 from collections.abc import Collection
@@ -81,12 +81,12 @@ class LiveRuns:
         return wait_until_ended(self, self.check, timeout_s)
 
     def progress(self) -> tuple[QueryProgress, ...]:
-        """The progress of each query; nothing before the first queries are started."""
+        """The progress of each query; empty before the first start of a query."""
         return self._observation.health().queries if self._runs else ()
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus finds the metrics of all queries, if it does."""
+        """The address of the metrics of all queries for Prometheus; None if they are not served."""
         return self._observation.metrics_url
 
     def latency(self) -> tuple[LatencySummary, ...]:

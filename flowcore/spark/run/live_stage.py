@@ -54,7 +54,7 @@ class LiveRun:
 
     Args:
         plan: A plan with a live stage, whose bounded stages are all committed.
-        observation: An observation of more queries than these; the caller closes it. Default: a new one.
+        observation: Observes further queries too, and is closed by the caller. Default: a new observation.
 
     Raises:
         RunError: A checkpoint is in use by another run, or a broker or topic is missing.
@@ -130,7 +130,7 @@ class LiveRun:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus finds the run's metrics, if it does."""
+        """The address of the run's metrics for Prometheus; None if they are not served."""
         return self._observation.metrics_url
 
     def latency(self) -> tuple[LatencySummary, ...]:
@@ -186,7 +186,7 @@ class LiveRun:
         self._observation.begin(self.latency)
 
     def _counted_for(self, query: LiveQuery) -> CountedBadRecords | None:
-        """What another query counts of the bad records that a query writes, if one does."""
+        """The bad records of a query as another query counts them, if one does."""
         for counting in self.stage.queries:
             for source in {*counting.counts_bad}.intersection(query.dead_letters):
                 find = partial(self._find, counting)
@@ -207,7 +207,7 @@ class LiveRun:
                         self._raise(each.query, error)
                     each.poll()
                 self._start_waiting()
-                with suppress(OSError):  # the next version that is not used any more removes these, too
+                with suppress(OSError):  # the next release removes what is left
                     self._results.release({pair for each in self._queries for pair in each.versions})
         except FlowcoreError as failure:
             self._observation.fail(str(failure))
@@ -227,11 +227,11 @@ class LiveRun:
             raise DamagedCheckpointError(msg) from error
 
     def _require_back(self) -> None:
-        """Check that what an outage took away is back: space for files, and brokers with the same topics.
+        """Check that an outage has ended: there is space for files, and brokers have the same topics.
 
         Raises:
-            OutageError: It is not.
-            StateError: A topic is not the one of before.
+            OutageError: The outage has not ended.
+            StateError: A topic was created again.
             LostRecordsError: A topic has removed records that were not read.
         """
         for query in self.stage.queries:
@@ -239,7 +239,7 @@ class LiveRun:
         prepare_topics(self.plan, self.context.settings)
 
     def _start_waiting(self) -> None:
-        """Start queries; in slice mode one that reads a cut starts when the writers of the cut have ended."""
+        """Start queries; in slice mode the reader of a cut starts when the writers of the cut have ended."""
         for each in tuple(self._waiting):
             follows = each.query.follows if each.query.mode.value == "slice" else ()
             writers = [one for one in self._queries if one.query.name in follows]
@@ -264,7 +264,7 @@ def wait_until_ended(run: _Active, poll: Callable[[], None], timeout_s: float | 
     """Wait until a run has ended by itself; True if it has. ``poll`` raises the error of a failed run."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        # Read first: a query that fails after the poll has not ended well.
+        # Read before the poll: a query that fails after it would count as ended.
         active = run.active
         poll()
         if not active:

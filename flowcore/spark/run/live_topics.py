@@ -58,7 +58,7 @@ def prepare_topics(plan: Plan, settings: Settings) -> dict[KafkaTopic, int]:
         if topic.on_error == "dead-letter"
     ]
     counts: dict[KafkaTopic, int] = {}
-    # The writer of a cut's topic runs before its reader, and creates it.
+    # The writer of a cut runs before its reader, and creates the topic.
     for source in stage.sources:
         topic = source.topic
         if topic is None:
@@ -85,11 +85,11 @@ def prepare_topics(plan: Plan, settings: Settings) -> dict[KafkaTopic, int]:
 
 
 def require_schemas(plan: Plan, settings: Settings) -> TopicSchemas:
-    """Ask the schema registry for the schemas of a plan's topics, if any has its ids there.
+    """Ask the schema registry for the schemas of the plan's topics that have their ids there.
 
     Raises:
         RegistryError: The registry refuses, or its schemas do not fit a topic.
-        UnreachableRegistryError: It does not answer.
+        UnreachableRegistryError: The registry does not answer.
     """
     queries = plan.live.queries if plan.live else ()
     sources = [topic for query in queries for topic in query.topics_read]

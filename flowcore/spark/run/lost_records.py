@@ -1,7 +1,7 @@
-"""Whether stopped queries can continue in their topics, and records that a topic has removed meanwhile.
+"""Check that stopped queries can continue in their topics, or skip the records that a topic has removed.
 
-A topic removes records by age, by size or by hand. Spark refuses to continue there. A start names the
-offsets, or continues after them and lists what it skipped.
+A topic removes records by age, by size or by hand. Spark refuses to continue there. A start is refused with
+the lost offsets, or continues after them and lists what it skipped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LostRecords:
-    """Offsets of one partition that a query has not read, and that are gone.
+    """Offsets of one partition that a query has not read, and that its topic has removed.
 
     Attributes:
-        first: The first of them.
-        end: The offset of the oldest record that is there.
+        first: The first lost offset.
+        end: The offset of the oldest record that is left.
     """
 
     query: str
@@ -60,7 +60,7 @@ def skipped_file(flow: str, settings: Settings) -> Path:
 
 
 def require_topics_fit(plan: Plan, settings: Settings) -> None:
-    """Check that the topics of every checkpoint are those that it has offsets of, with all unread records.
+    """Check that each checkpoint's offsets are of the topics as they are, with all unread records.
 
     Raises:
         BrokerError: A broker cannot be reached.
@@ -91,7 +91,7 @@ def require_topics_fit(plan: Plan, settings: Settings) -> None:
 
 
 def skip_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
-    """Let stopped live queries continue at the first records that are there, and return what they skip.
+    """Let stopped live queries continue at the oldest records that are left, and return what they skip.
 
     Raises:
         BrokerError: A broker cannot be reached.
@@ -117,7 +117,7 @@ def skip_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
 def _compare_topics(
     query: LiveQuery, checkpoint: Path, settings: Settings
 ) -> tuple[list[str], list[LostRecords]]:
-    """How topics differ from those of a checkpoint, and what they have removed before it was read."""
+    """How topics differ from those of a checkpoint, and which unread records they have removed."""
     if not planned_batches(checkpoint):
         return [], []
     before = read_plan_file(checkpoint)
@@ -135,7 +135,7 @@ def _compare_topics(
 
 
 def _record(lost: list[LostRecords], file: Path) -> None:
-    """Add to the list, before the queries skip anything: a crash in between lists it once more."""
+    """Write records to the list before the queries skip them: after a crash they are listed again."""
     if not lost:
         return
     time = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,6 +1,6 @@
 """The health of a plan's live run, for its supervisor and for listeners.
 
-A plan's queries may be started in several parts, each by a `LiveRun`; they are observed as one run.
+Several `LiveRun`s may start the queries of a plan; they are observed as one run.
 """
 
 import os
@@ -76,7 +76,7 @@ class RunMeter:
     def add(self, query: LiveQuery, checkpoint: Path, active: Callable[[], bool]) -> None:
         """Add a query before it is started, so that its lag is known.
 
-        It is ``active`` while it runs, or is about to be restarted.
+        ``active`` returns whether the query runs, or is about to be restarted.
         """
         begins = {}
         with suppress(BrokerError):  # where the query begins if its checkpoint has no offsets
@@ -136,7 +136,7 @@ class RunMeter:
     def read(
         self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
     ) -> FlowProgress:
-        """The progress of the run; for a silent broker, with the last known ends of its topics."""
+        """The progress of the run; if a broker does not answer, with the last known ends of its topics."""
         with self._reading:
             self._poll_topics()
             self._poll_transactions()
@@ -181,7 +181,7 @@ class RunMeter:
                 servers = output_servers(query, self._context.settings)
                 writers.setdefault(servers, []).append(query.name)
         for servers, names in writers.items():
-            with suppress(BrokerError):  # the next poll tells
+            with suppress(BrokerError):  # the next poll asks again
                 self._transactions |= open_transactions(servers, self._plan.flow, names, _ANSWER_S)
 
     def _add_switch(
@@ -244,7 +244,7 @@ class Observation:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus finds the run's metrics, if it does."""
+        """The address of the run's metrics for Prometheus; None if they are not served."""
         return next((one.url for one in self._listeners if isinstance(one, PrometheusListener)), None)
 
     def fail(self, error: str) -> None:

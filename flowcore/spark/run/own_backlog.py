@@ -1,4 +1,4 @@
-"""The backlog status of a running query itself, and how it reaches key groups, tagged sinks and functions."""
+"""The backlog status of a running query, and its reports to key groups, tagged sinks and functions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ __all__ = ["OwnBacklog"]
 class OwnBacklog:
     """The backlog status of one query over its starts.
 
-    Key groups learn of a change with the next batch, from a source. Functions of chains and tagged sinks
-    learn of it with the next start, so the query, which runs in micro-batches, is started again where they
-    ask.
+    A change reaches key groups with the next batch, by a source. It reaches functions of chains and tagged
+    sinks with the next start, so a query that has them is started again.
 
     Attributes:
         lags: Whether the records of the next start are backlog, for functions of chains.
-        ends: A slice has a buffer that waits for the end of backlog, which a last empty run reports.
+        ends: Whether a slice has a buffer that waits for the end of backlog, which a last empty run reports.
     """
 
     def __init__(self, query: LiveQuery, side_channels: SideChannels, checkpoint: Path) -> None:
@@ -48,7 +47,7 @@ class OwnBacklog:
     def report(self, progress: QueryProgress, running: RunningQuery | None, *, starts: bool = False) -> None:
         """Report to key groups, and to tagged sinks, whether the records of the query are backlog.
 
-        All records of a slice are backlog, which only its key groups and functions learn.
+        All records of a slice are backlog. This is not reported to sinks.
         """
         backlog = progress.backlog
         if self._is_slice:
@@ -63,11 +62,11 @@ class OwnBacklog:
             self._key_groups.write(backlog=backlog)
 
     def for_sinks(self, *, lags: bool) -> bool | None:
-        """The status that a start writes to tagged sinks, None for none; ``lags`` is that for functions."""
+        """The status that a start writes to tagged sinks, None for none; ``lags`` is that of functions."""
         return lags if self._writes else None
 
     def changes(self, progress: QueryProgress) -> bool:
-        """Whether functions or sinks ask for the status, and it has changed; then it is taken."""
+        """Take the status, and return whether it has changed for functions or sinks that ask for it."""
         lags = self._is_slice or bool(progress.backlog)
         if not (self._asks or self._writes) or lags == self.lags:
             return False

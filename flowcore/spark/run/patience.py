@@ -1,7 +1,4 @@
-"""Patience of a query with an outage: when it is tried again, without end.
-
-Nothing here depends on what is away, or on how a query is started.
-"""
+"""When a query is tried again in an outage, without end."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ class Patience:
             self._report(f"it waits, and continues by itself: {outage}")
 
     def progress(self, batches: int) -> None:
-        """Take the number of committed batches: the outage has ended if there are more than at its begin."""
+        """Take the number of committed batches: if it has grown, the outage is over."""
         if self._began_s is not None and batches > self._batches:
             self._report(f"it continues after an outage of {show_seconds(self._clock() - self._began_s)}")
             self._began_s = None

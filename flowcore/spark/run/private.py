@@ -1,4 +1,4 @@
-"""Private files: what a run writes is its user's only, and nobody else can change its state."""
+"""Private files: a run writes for its user only, and nobody else can change its state."""
 
 import os
 import stat

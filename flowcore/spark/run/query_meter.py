@@ -1,4 +1,4 @@
-"""The progress of one live query: what it has read and emitted, and what it waits for.
+"""The progress of one live query: its input, output, lag, watermarks and state.
 
 Spark reports what a batch read when the batch ends, which in real-time mode is once in minutes. The ends of
 topics are read from their broker, so output can be seen at any time.
@@ -59,8 +59,8 @@ class QueryMeter:
     Args:
         tally: Starts at the offsets from which the query reads.
         active: Whether the query runs, or is about to be restarted.
-        dead_letters: The topics of dead letters that no other query counts: topics only say how many they
-            got, and not from whom.
+        dead_letters: The topics of dead letters that no other query counts: a topic shows how many dead
+            letters it has, and not which query wrote them.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class QueryMeter:
         self._inputs = _inputs(query)
         self._lagging: dict[str, bool] = {}
         self._busy_since: tuple[int, int] | None = None
-        """The last batch before the running one, and the time at which that one was first seen."""
+        """The last batch before the running one, and the time at which the running one was first seen."""
         self._rows_in, self._rows_out = Rate(), Rate()
         self._sources = {topic.name: node for node in query.sources if (topic := node.topic)}
         self._sinks = {topic.name for topic in query.topics_written}

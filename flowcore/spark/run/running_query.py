@@ -69,8 +69,8 @@ class PreparedQuery:
         query: The query, with the mode to start it in.
         catching_up: It ends when it has read all records that are there.
         reads_histories: It reads the histories of its topics and nothing else, and ends.
-        types: The types of the state that Spark keeps, by operator with state.
-        schemas: What operators by key group keep, by name.
+        types: The types of the state that Spark keeps, by operator.
+        schemas: The schemas of the state of operators by key group, by name.
     """
 
     query: LiveQuery
@@ -92,9 +92,8 @@ def prepare_query(
 ) -> PreparedQuery:
     """Compile a query, and check that it can continue from its checkpoint.
 
-    If its topics have histories that were not read, it reads these, and ends. Otherwise, with
-    ``batch_records`` it catches up in micro-batches of this many records, and ends; without, it runs in its
-    own mode.
+    If its topics have unread histories, the query reads them and ends. Otherwise, with ``batch_records``, it
+    catches up in micro-batches of this many records and ends. Without, it runs in its own mode.
 
     Raises:
         PlanError: Spark refuses an operator.
@@ -125,9 +124,9 @@ class RunningQuery:
     """A query that was started; it ends by itself, after its batch, or at once.
 
     Args:
-        identity: What its checkpoint belongs to.
+        identity: The identity of its checkpoint.
         lags: Its own backlog status, for tagged sinks; None if it writes only what it has read.
-        counted: What another query has counted of its bad records, if it writes nothing else.
+        counted: The bad records that another query has counted, if this query writes nothing else.
 
     Raises:
         BrokerError: Its ledger cannot be created.
@@ -171,7 +170,7 @@ class RunningQuery:
 
     @property
     def ended(self) -> bool:
-        """It has ended after a committed batch, failed, or was stopped."""
+        """Whether it has ended after a committed batch, failed, or was stopped."""
         return has_ended(self.running)
 
     @property
@@ -184,7 +183,7 @@ class RunningQuery:
 
     @property
     def outage(self) -> OutageError | None:
-        """What it missed when it failed, if that may come back."""
+        """The outage by which it failed, if any."""
         if self._outage is None and self.ended:
             what = f"query {self.name!r} of flow {self._context.flow!r}"
             self._outage = find_outage(what, self.error, self._context.log)
@@ -192,7 +191,7 @@ class RunningQuery:
 
     @property
     def written(self) -> Mapping[str, int] | None:
-        """Number of messages in committed transactions, by topic, which grows; None without transactions."""
+        """The growing number of messages in committed transactions, by topic; None without transactions."""
         return self._sink.written if self._sink else None
 
     @property

@@ -1,8 +1,8 @@
-"""Scratch folders: the temporary files of a JVM, which a later start removes if nobody could.
+"""Scratch folders: the temporary files of a JVM, which a later start removes if the JVM was killed.
 
-A JVM that is killed leaves native libraries, shuffle files and local copies of state behind, 25 MB and more.
-Each folder is locked by the process that has started the JVM, so a folder without a lock is an abandoned one,
-unless its JVM has outlived that process.
+A JVM that is killed leaves 25 MB and more of native libraries, shuffle files and local copies of state. The
+process that starts a JVM locks its folder. So a folder without a lock is abandoned, unless its JVM has
+outlived that process.
 """
 
 import fcntl

@@ -1,12 +1,12 @@
-"""What PySpark does not expose of a streaming query: its last batch, its thread, and its progress.
+"""End a streaming query after its batch, and read the progress of a running batch, as PySpark cannot.
 
 `StreamingQuery.stop` discards the running batch, so everything that the batch wrote is written again. Spark
 ends a slice differently: it sets the query's state, which the query's thread checks after each batch.
 `end_after_batch` does the same for any query.
 
-A real-time batch lasts minutes, and Spark reports what it read when it ends. Its tasks report more often,
-with each heartbeat (``spark.executor.heartbeatInterval``), and Spark keeps these numbers for its own UI, even
-if the UI is off.
+A real-time batch lasts minutes, and Spark reports what the batch read when it ends. Its tasks report more
+often, with each heartbeat (``spark.executor.heartbeatInterval``), and Spark keeps these numbers for its own
+UI, even if the UI is off.
 """
 
 import logging

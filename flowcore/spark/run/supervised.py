@@ -53,11 +53,11 @@ class SupervisedQuery:
     """One live query of a run, from its first start to the end of the run.
 
     Args:
-        require_back: Raises an `OutageError` until what an outage took away is back.
-        counted: What another query has counted of its bad records, if it writes nothing else.
+        require_back: Raises an `OutageError` until an outage has ended.
+        counted: The bad records that another query has counted, if this query writes nothing else.
 
     Raises:
-        FlowcoreError: It cannot be compiled, or cannot continue from its checkpoint.
+        FlowcoreError: The query cannot be compiled, or cannot continue from its checkpoint.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SupervisedQuery:
 
     @property
     def active(self) -> bool:
-        """It runs, or is about to be restarted; `poll` detects a lost JVM, not this property."""
+        """Whether it runs, or is about to be restarted; `poll` detects a lost JVM, not this property."""
         running = self._running
         if running is None:
             return False
@@ -192,7 +192,7 @@ class SupervisedQuery:
                 self._restart(running)
 
     def _poll_ended(self, running: RunningQuery) -> None:
-        """Start a query again that has ended, if it is not to stay so."""
+        """Start a query again that has ended, unless it is complete or has failed for good."""
         if self._is_slow(running):
             self._slow_starts += 1
             self._meter.note(self.query.name, f"{find_mishap(running.error)}: the query starts again")
@@ -221,7 +221,7 @@ class SupervisedQuery:
         return plan_file.checkpoint_folder(self.query, self._context.flow, self._context.settings)
 
     def _is_slow(self, running: RunningQuery) -> bool:
-        """Whether it failed since a process or a transaction was slow, and is started again."""
+        """Whether it failed because a process or a transaction was slow, and is started again."""
         return running.ended and self._slow_starts < _SLOW_STARTS and find_mishap(running.error) is not None
 
     def _continues(self, running: RunningQuery) -> bool:
@@ -287,7 +287,7 @@ class SupervisedQuery:
         try:
             joined = self._results.pin_newest(self.query)
             self._next = self._prepare(joined, catch_up=running.prepared.catching_up)
-        except OutageError:  # it says nothing about the version
+        except OutageError:  # the version may be fine
             raise
         except FlowcoreError as error:
             self._reject(fresh, before, error)

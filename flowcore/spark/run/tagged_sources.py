@@ -51,8 +51,8 @@ def read_tagged_sources(plan: Plan, settings: Settings) -> list[TaggedSource]:
     """Read the tagged sources of a flow.
 
     Raises:
-        PlanError: It has none that takes watermarks from its topic.
-        StateError: Its queries have no checkpoint, or it cannot be read.
+        PlanError: No source takes watermarks from its topic.
+        StateError: The queries have no checkpoint, or a checkpoint cannot be read.
     """
     queries = {
         query: checkpoint_folder(query, plan.flow, settings)
@@ -124,7 +124,7 @@ def _takes_watermarks(node: Read) -> bool:
 
 
 def _kept_sources(checkpoint: Path, settings: Settings, opened: ExitStack) -> Mapping[str, Any]:
-    """By source, what the driver or else a key group has kept."""
+    """The watermarks by source, as kept by the driver or else by a key group."""
     file = checkpoint / WATERMARKS
     if file.exists():
         kept: Mapping[str, Any] = json.loads(file.read_text())["sources"]

@@ -57,7 +57,7 @@ def require_slots(plan: Plan, context: Context, partitions: Mapping[KafkaTopic, 
     Executors register one by one, within ``spark.scheduler.maxRegisteredResourcesWaitingTime`` (30 s).
 
     Raises:
-        RunError: The cluster still has fewer.
+        RunError: The cluster still has fewer slots.
     """
     sc: Any = context.spark.sparkContext
     dynamic = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
@@ -75,7 +75,7 @@ def await_slots(needed: int, slots: Callable[[], int], master: str, patience_s: 
     """Wait until a cluster has enough slots.
 
     Raises:
-        RunError: There are still fewer.
+        RunError: There are still fewer slots.
     """
     end = time.monotonic() + patience_s
     while (found := slots()) < needed:

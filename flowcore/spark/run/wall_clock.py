@@ -1,7 +1,7 @@
-"""Notices that the machine's clock was set back.
+"""Detect that the machine's clock was set back.
 
-Spark begins the next batch of a query with an interval at a time of that clock. If it is set back by an hour,
-the query does nothing for an hour.
+Spark begins the next batch of a query with an interval at a time of that clock. If the clock is set back by
+an hour, the query does nothing for an hour.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 __all__ = ["WallClock"]
 
 _LEAST_S = 1.0
-"""A query may wait for this much longer."""
+"""A query may wait this much too long."""
 
 
 class WallClock:
@@ -20,7 +20,7 @@ class WallClock:
 
     Args:
         wall: Seconds of the machine's clock.
-        steady: Seconds of the other one.
+        steady: Seconds of the clock that is never set.
 
     >>> times = iter((1000, 0, 5000, 1, 4000, 2))  # set ahead after a second, and back after another one
     >>> clock = WallClock(lambda: next(times), lambda: next(times))
@@ -36,7 +36,7 @@ class WallClock:
         self._most_s = self._lead_s()
 
     def poll(self) -> bool:
-        """Whether it was set back since one of the polls before, or since the start."""
+        """Whether the machine's clock was set back since the start, and not set ahead again."""
         lead_s = self._lead_s()
         self._most_s = max(self._most_s, lead_s)
         return self._most_s - lead_s > _LEAST_S

@@ -68,7 +68,7 @@ class _Partition:
     """The status of a partition's channels while a task reads it.
 
     Attributes:
-        files: What is kept of the partition.
+        files: The files in the checkpoint for the partition.
         changed_from: The offset after the last element that has changed the status; None if none has.
     """
 

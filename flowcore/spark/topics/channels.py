@@ -1,7 +1,7 @@
 """Which channels of a tagged topic count, as SQL text.
 
-Anyone who may write to a topic may forge channels. Their control elements are found in the JVM, so that a
-flood of them costs no Python, and what is carried of a channel is bounded.
+Anyone who may write to a topic may forge channels. Forged control elements are refused in the JVM, so that a
+flood of them costs no Python. The length of a channel's name is bounded.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ __all__ = ["CleanRange"]
 class CleanRange:
     """The latest offsets of a topic without a bad record; offsets are by partition.
 
-    A partition that a batch knows, and the batch before did not, begins with offset 0.
+    A partition that was not in the batch before begins with offset 0.
     """
 
     def __init__(self) -> None:

@@ -27,11 +27,11 @@ class DeadLetterSink:
 
     Args:
         topic: The topic of the source.
-        judge: Whether a range of offsets has no bad record; None if that will soon be known.
-        options: Of Spark's Kafka sink.
+        judge: Whether a range of offsets has no bad record; None if it will soon be known.
+        options: The options of Spark's Kafka sink.
 
     Attributes:
-        error: Why the last batch could not be written. Spark's own error quotes it in another one.
+        error: Why the last batch could not be written. Spark's own error only quotes it.
     """
 
     def __init__(self, topic: str, checkpoint: Path, judge: Judge, options: Mapping[str, str]) -> None:
@@ -43,14 +43,14 @@ class DeadLetterSink:
         self.error: Exception | None = None
 
     def stop(self) -> None:
-        """End a batch that waits, without its commit. Spark cannot interrupt it: it waits in Python."""
+        """End a waiting batch without its commit. Spark cannot interrupt a batch that waits in Python."""
         self._stopped.set()
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Write one batch.
 
         Raises:
-            RunError: It was stopped.
+            RunError: The sink was stopped.
         """
         try:
             if not self._is_clean(batch):

@@ -5,9 +5,9 @@ event time: a file for each batch, with values in the topic's format. The query 
 file source, which logs in the checkpoint which files a batch reads, so that a killed query repeats exactly
 its last batch. Meanwhile it reads nothing from its topics (`flowcore.spark.topics.sources.read_stream`).
 
-A message of a history has a negative offset: the last one has -1, as if it had been written to the topic
-before the first one. All are in partition 0, so that records keep their order, except the last ones of each
-file: each other partition gets one of these, so that event time advances in all of them.
+A message of a history has a negative offset: the last one has -1, as if the history had been written to the
+topic before its first record. Messages are in partition 0, so that they keep their order. Only the last
+messages of each file are in the other partitions, one in each, so that event time advances in all partitions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flowcore.spark.topics.values import write_value
 __all__ = ["end_histories", "histories_pending", "prepare_history", "read_history"]
 
 _READ = "history-read"
-"""The file in a checkpoint that says that its histories are read."""
+"""The file in a checkpoint that marks its histories as read."""
 _INDEX = "_index.json"
 _SCHEMA = "position BIGINT, timestamp TIMESTAMP, value BINARY"
 _ROW_BITS = 33
@@ -86,7 +86,7 @@ def read_history(node: WithHistory, checkpoint: Path, context: Context, names: l
     """The messages of a history as a stream, with columns of Spark's Kafka source.
 
     Raises:
-        StateError: They are gone.
+        StateError: The folder of the history is missing.
     """
     folder = _folder(node, checkpoint)
     if not (folder / _INDEX).exists():

@@ -1,4 +1,4 @@
-"""Incoming: classify each message of a topic.
+"""Classify each incoming message of a topic.
 
 A message is a record of a branch, a latency marker's event from the companion topic, a control element such
 as a watermark, or bad. A bad message keeps its bytes, its coordinates, and the reason why it is bad.
@@ -79,8 +79,7 @@ class Incoming:
         topic: Its topic, with the schemas of ids.
         keeps_bad: The query writes bad messages; otherwise they are dropped here, or fail the query.
         may_fail: A record becomes bad if a function fails for it, so records keep their bytes.
-        place: Of a cut, SQL text of a record's place as `RECORD_ID`: its records keep the id that they were
-            written with, and have this one if they have none.
+        place: For a cut, the SQL text of the `RECORD_ID` of records that were written without an id.
         checkpoint: The folder of the query's checkpoint.
         counts_bad: The bad messages of each batch are counted, for the query that writes them.
     """
@@ -102,7 +101,7 @@ class Incoming:
         return cls(node, topic, SideChannels(), keeps_bad=topic.on_error != "fail", has_ordinals=False)
 
     def split(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
-        """Split messages into records and bad messages; the latter None if the first fails the stage."""
+        """Split messages into records and bad messages; None for these if a bad message fails the stage."""
         rows = self._classify(messages, FIRST_BRANCH)
         fields = [f"{self._field(name)} AS {quote(name)}" for name in self.node.columns]
         mine = f"{BRANCH} = {FIRST_BRANCH}"
@@ -152,10 +151,10 @@ class Incoming:
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {RowKind.CONTROL}"] if tagged else []
         branch = f"CASE {' '.join(cases)} ELSE {number} END"
         if self._missing_time and self.node in self.side_channels.untimed_sources:
-            # Only other queries need the time: this one processes the record, and emits a bad copy.
+            # Only other queries need the time: this query processes the record, and emits a bad copy.
             both = f"{BAD_REASON} = {literal(self._missing_time)}"
             branch = f"explode(CASE WHEN {both} THEN array({RowKind.BAD}, {number}) ELSE array({branch}) END)"
-        # A constant, or one of two: the message's own column would be a text in every row.
+        # A constant, or one of two constants: the message's own column would be a text in every row.
         topic = literal(self.topic.name)
         if has_markers:
             topic = f"CASE WHEN {_IS_EVENT} THEN {literal(self.topic.events)} ELSE {topic} END"

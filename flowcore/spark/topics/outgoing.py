@@ -1,4 +1,4 @@
-"""Outgoing: turn each row of a live query into a Kafka message.
+"""Turn each row of a live query into an outgoing Kafka message.
 
 Records go to their sink's topic, bad messages to the dead-letter topic of their source, and latency markers
 to the companion topic of every sink. Messages that their topic would refuse go to dead letters.
@@ -52,8 +52,8 @@ class Outgoing:
 
     Attributes:
         dead_letters: The sources whose bad messages the query writes.
-        record_ids: What the ids of its records are made of.
-        joined_version: The version of the bounded results that it joins; empty if it joins none.
+        record_ids: Makes the ids of its records.
+        joined_version: The version of the bounded results that the query joins; empty if it joins none.
         assigners: The names of the operators that assign event time.
     """
 

@@ -1,8 +1,8 @@
-"""Kafka keys as columns: of a topic whose records replace earlier ones, which row a record is about.
+"""Kafka keys as columns, for a topic whose records replace earlier ones: the key names the replaced row.
 
-A key is what a sink writes (`flowcore.spark.topics.messages.kafka_key`): the text of one column, or a JSON
-object of several, in which null columns are left out. A record without a value deletes its key. Everything
-here is SQL text over the source's columns ``key`` and ``value``.
+The key has the form that a sink writes (`flowcore.spark.topics.messages.kafka_key`): the text of one column,
+or a JSON object of several, in which null columns are left out. A record without a value deletes its key.
+Everything here is SQL text over the source's columns ``key`` and ``value``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ _OPTIONS = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}'
 
 @dataclass(frozen=True, slots=True)
 class RowKey:
-    """The key of a source's records.
-
-    Attributes:
-        columns: The columns of the Kafka key.
-    """
+    """The columns of the Kafka key of a source's records."""
 
     columns: Sequence[Column]
 
@@ -61,7 +57,7 @@ class RowKey:
         return f"CASE WHEN spark_partition_id() >= 0 THEN {parsed} END AS {ROW_KEY}"
 
     def unknown_reasons(self) -> Iterator[tuple[str, str]]:
-        """Conditions under which it is not known which row a record is about, with SQL text of the reason."""
+        """Conditions under which a key cannot be read, with SQL text of the reason."""
         yield (
             "key IS NULL",
             literal(
@@ -75,7 +71,7 @@ class RowKey:
         yield self._unreadable(), f"concat('has the key ', left({shown}, {_SHOWN}), {wanted})"
 
     def other_reasons(self) -> Iterator[tuple[str, str]]:
-        """Conditions under which a value is about another row than its key, with SQL text of the reason."""
+        """Conditions under which a value has another key than its message, with SQL text of the reason."""
         for each in self.columns:
             mine, other = f"{ROW_KEY}.{quote(each.name)}", f"{RECORD}.{quote(each.name)}"
             first = literal(f"has in its value {each.name} = ")

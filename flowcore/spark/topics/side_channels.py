@@ -1,8 +1,8 @@
 """Side channels: what a live query carries beside its records.
 
-Latency markers come from a source's companion topic and leave to the companion topics of the query's sinks.
-Their topic is part of a checkpoint's offsets, and their column part of its state. So a query that has a
-checkpoint keeps the markers, or their absence, that it was started with if Spark could not restart otherwise.
+Latency markers are read from a source's companion topic and written to the companion topics of the query's
+sinks. A checkpoint has offsets of their topic, and its state has their column. So a query with state that was
+started without markers stays without them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SideChannels:
             query processes a record without one and also emits a copy as a bad record, if the source's bad
             records leave through it.
         max_ahead_ms: How far ahead of the clock an event time may be where it advances watermarks; 0 for any.
-        channel_expiry_ms: After which time a silent channel of a tagged topic is idle; None for no limit.
+        channel_expiry_ms: The time after which a silent channel of a tagged topic is idle; None for no limit.
         reads_attributes: A function of a chain asks for the attributes of its records, which are rows.
         control_key: Signs and checks the control elements of signed topics; None without such a topic.
         lags: The query is in backlog while it runs, so that all its records are; only if a function asks.

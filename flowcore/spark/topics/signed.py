@@ -1,7 +1,7 @@
 """Whether control elements of a signed topic have a valid signature, as SQL text.
 
 The key is in a Python function that Spark ships to its workers, not in the query's plan, which Spark's UI and
-event log show. Records are null for that function, and cost it nothing.
+event log show. The function gets null for a record, which costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["check_signature", "register_signatures"]
 
 
 def register_signatures(spark: SparkSession, topic: str, key: bytes | None) -> None:
-    """Register the function of a topic in a session, if it has a key."""
+    """Register the function of a topic in a session; nothing without a key."""
     if key is None:
         return
 
@@ -55,7 +55,7 @@ def register_signatures(spark: SparkSession, topic: str, key: bytes | None) -> N
 def check_signature(topic: str, element: str, channel: str, signature: str) -> str:
     """True or false for a control element, null for null; SQL text of bytes.
 
-    What is longer than it can be is cut, so that a flood of long headers does not fill the worker's memory.
+    Headers are cut to one byte more than the longest valid one, so that they do not fill the memory.
     """
     sender, proof = (
         f"substring({text}, 1, {longest + 1})"

@@ -20,7 +20,7 @@ __all__ = ["RESULT_TYPES", "write_slot"]
 
 RESULT_TYPES = "written STRING, refusal STRING"
 _ROWS = 8192
-"""Rows that are Python objects at the same time."""
+"""The number of rows that are Python objects at the same time."""
 
 
 def write_slot(

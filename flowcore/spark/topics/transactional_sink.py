@@ -1,4 +1,4 @@
-"""The sink of a query that delivers exactly once: each batch is written by slots, a transaction each.
+"""The sink of a query that delivers exactly once: slots write each batch, each in one transaction.
 
 A record with a key goes to the slot of its key; without a key it goes to the slot of its source partition or
 operator. So a key's records stay in the order in which one task emits them, and a repeated batch has the same
@@ -22,7 +22,7 @@ __all__ = ["TransactionalSink"]
 
 _SLOT = "_slot"
 _ID = "CASE WHEN get(headers, 0).key = 'flowcore-id' THEN CAST(get(headers, 0).value AS STRING) END"
-"""The id of a record, which is its first header."""
+"""The id of a record, in its first header."""
 _ORIGIN = f"split_part({_ID}, ':', 3)"
 """The source partition of a record, or the operator that made it."""
 

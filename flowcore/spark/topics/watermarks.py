@@ -146,10 +146,10 @@ def observe_watermarks(
 def _observe_control() -> Iterator[Column]:
     """The control elements of a batch, of which no more than a bound reach the driver.
 
-    An aggregate for each channel and partition would be exact. But each one is evaluated for every record:
-    with four partitions and two channels they took 1.2 microseconds a record, and these two lists 0.3. A
-    sample of the watermarks hears each channel of each partition, however many elements the others have; what
-    it misses is only lower than it could be. Of the elements that are not repeated the last ones count.
+    An aggregate for each channel and partition would be exact, but is evaluated for every record: with four
+    partitions and two channels they took 1.2 microseconds a record, and these two lists take 0.3. A sample of
+    the watermarks has elements of each channel of each partition, however many the other channels write. A
+    missed watermark only makes the result lower. Of the other elements, the last ones are kept.
     """
     is_control = f"{BRANCH} = {RowKind.CONTROL}"
     fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
@@ -210,7 +210,7 @@ class WatermarkSender:
         self._last_batch = -1
         self._ignoring: set[str] = set()
         self._announces = False
-        """Readers may take the channel for idle: `flowcore watermarks --reset` says so in its name."""
+        """Readers may take the channel for idle, since `flowcore watermarks --reset` writes in its name."""
         interval_s = max(interval.total_seconds(), _SHORTEST_POLL_S)
         self._polling = clock.every(interval_s, f"watermarks-{query.name}", self._try_to_poll)
 

@@ -20,7 +20,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import planned_batches
 from flowcore.spark.context import Context
-from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.flow import run_plan
 from tests.benchmarks._faults.catalog import Catalog
 from tests.benchmarks._faults.driver import Driver, wait_until
 from tests.benchmarks._faults.scenario import BOTH, Scenario
@@ -191,7 +191,7 @@ def _run_stages(trial: Trial, catalog: Catalog) -> None:
     settings = Settings.of({"state.dir": trial.state}, environment={})
     plan = plan_flow(catalog.declare(), None, settings)
     context = Context(trial.site.spark, settings, plan.flow)
-    run_stages(plan, context, refresh=False, listener=SilentListener())
+    run_plan(replace(plan, live=None), context)
 
 
 def _send_all(trial: Trial) -> None:
