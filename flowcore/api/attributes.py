@@ -1,4 +1,4 @@
-"""Operator attributes: promises of an operator about its output, which let the plan save work.
+"""Operator attributes: what an operator promises about its output, so that the plan can save work.
 
 An attribute that is not declared has its safe default, with which nothing is saved.
 
@@ -23,12 +23,12 @@ class OperatorAttributes:
     """The promises of an operator; the defaults promise nothing.
 
     Attributes:
-        output_only_at_end: It emits nothing before its input has ended.
-        output_on_checkpoint: It may emit records when a checkpoint is taken.
-        output_value_stored: It may still use a record that it has emitted. False: the record may be passed
-            on without a deep copy.
-        input_record_stored: It may keep or change the record object that it gets. False: it needs no object
-            of its own.
+        output_only_at_end: The operator emits nothing before its input has ended.
+        output_on_checkpoint: The operator may emit records when a checkpoint is taken.
+        output_value_stored: The operator may still use a record that it has emitted. False: the record may be
+            passed on without a deep copy.
+        input_record_stored: The operator may keep or change the record object that it gets. False: the object
+            may be shared.
         output_idempotent: A later output replaces the earlier ones of its key.
     """
 
@@ -81,14 +81,14 @@ class OperatorAttributesBuilder:
 
 
 Attributes = OperatorAttributes | OperatorAttributesBuilder
-"""The attributes that an operator can be declared with; of a builder, only what was set counts."""
+"""The attributes of a declaration; of a builder, those that were set."""
 
 
 def collect_declared(attributes: Attributes | None) -> Mapping[str, bool]:
-    """The declared attributes by name: all of built attributes, and of a builder what was set.
+    """The declared attributes by name: all built attributes, or those that were set on a builder.
 
     Raises:
-        PlanError: It is neither, or a value is not true or false.
+        PlanError: The attributes are of another type, or a value is not true or false.
     """
     match attributes:
         case None:

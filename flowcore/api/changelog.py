@@ -1,4 +1,4 @@
-"""Aggregates that take rows back, or count distinct values: their checks, and the operators that they are."""
+"""Build aggregates that take rows back, or count distinct values, after checking them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,11 +30,11 @@ def build_retraction(
         fields: The fields of any operator.
         keys: The columns to group by.
         aggregates: Output column to one Spark SQL aggregate over any row expressions.
-        ttl_ms: How long a row counts that is not replaced.
+        ttl_ms: The time for which a row counts that is not replaced.
 
     Raises:
-        PlanError: A row would be lost on the way that takes another one back, it is not known which row
-            replaces which, or nothing can be taken back from an aggregate.
+        PlanError: An operator upstream may drop a row that replaces an earlier one, the key of the rows is
+            unknown, or an aggregate cannot take a value back.
     """
     (node,), name = fields["inputs"], fields["name"]
     replaced = require_replaced(
@@ -65,7 +65,7 @@ def build_distinct_aggregate(
         aggregates: Output column to one Spark SQL aggregate over any row expressions.
 
     Raises:
-        PlanError: One of the others cannot be computed together with it.
+        PlanError: Another aggregate cannot be computed together with one of distinct values.
     """
     (node,), name = fields["inputs"], fields["name"]
     why = f"beside a distinct aggregate of the unbounded {node.name!r}: its state does not have what it needs"
@@ -80,11 +80,11 @@ def build_distinct_aggregate(
 def _parse_counted(
     node: Operator, name: str, aggregates: Mapping[str, str], why: str, change: str = ""
 ) -> WindowAggregates:
-    """Parse aggregates, which can be computed from sums, and from how often each value is there.
+    """Parse aggregates that can be computed from sums and from the number of times that each value occurs.
 
     Args:
-        why: Why another one is refused.
-        change: What to do about it, besides taking one that can be computed.
+        why: The reason for which another aggregate is refused. change: A further way out, besides an
+        aggregate that can be computed.
     """
     found = parse_window_aggregates(node, name, aggregates)
     for column, each in found.columns:
@@ -98,5 +98,5 @@ def _parse_counted(
 
 
 def _is_counted(aggregate: BuiltIn) -> bool:
-    """Whether an aggregate can be computed from sums, and from how often each value is there."""
+    """Whether an aggregate can be computed from sums and from the number of times that each value occurs."""
     return aggregate.function in _RETRACTABLE and (not aggregate.distinct or aggregate.function == "count")

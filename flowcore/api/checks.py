@@ -44,7 +44,7 @@ _PLAIN = {
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "BINARY", "DATE",
     "TIMESTAMP", "TIMESTAMP_NTZ",
 }  # fmt: skip
-"""Types of which no two are spelled differently and mean the same."""
+"""Types with one spelling each."""
 
 
 def refuse(message: str) -> NoReturn:
@@ -130,7 +130,7 @@ def require_comparable(left: Operator, right: Operator, name: str, pairs: Sequen
     """Check that values of columns joined on can be equal, as far as their types are known.
 
     Raises:
-        PlanError: One is a list, a map or a struct, and the other one is not.
+        PlanError: One column is a list, a map or a struct, and its partner is not.
     """
     mine, theirs = left.types(), right.types()
     for one, other in pairs:
@@ -148,7 +148,7 @@ def require_same_types(left: Operator, right: Operator, name: str, pairs: Sequen
     """Check that columns joined on by key group have one type, as far as their types are known.
 
     Raises:
-        PlanError: They are of two types of single values.
+        PlanError: Two columns have different types of single values.
     """
     mine, theirs = left.types(), right.types()
     for one, other in pairs:
@@ -211,7 +211,7 @@ def require_alike(inputs: Sequence[Operator], name: str, *, mixed: bool = False)
 
 
 def require_readable(name: str, source: Source) -> None:
-    """Check that the form of a source's elements is known."""
+    """Check that a source declares the form of its elements."""
     if isinstance(source, KafkaTopic) and source.elements == "auto":
         refuse(
             f"operator {name!r}: elements='auto' of topic {source.name!r} is decided by the plan of the flow "
@@ -347,7 +347,7 @@ def flush_interval_ms(operator: str, flush: timedelta | None) -> int | None:
     """Convert the interval that was declared with an operator to milliseconds.
 
     Raises:
-        PlanError: It is not a length of time, is negative, or has a part of a millisecond.
+        PlanError: The interval is not a length of time, is negative, or has a part of a millisecond.
 
     Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
     """
@@ -366,7 +366,7 @@ def ttl_ms(operator: str, ttl: timedelta | None) -> int | None:
     """Convert a time to live that was declared with an operator to milliseconds.
 
     Raises:
-        PlanError: It is not a length of time, is not positive, or has a part of a millisecond.
+        PlanError: The time to live is not a length of time, is not positive, or has a part of a millisecond.
     """
     if ttl is None:
         return None
@@ -382,7 +382,7 @@ def require_flushable(node: Operator) -> None:
     """Check that an operator with an interval of its own can be buffered.
 
     Raises:
-        PlanError: It cannot.
+        PlanError: The operator cannot be buffered.
     """
     if not node.flush_ms:
         return

@@ -40,7 +40,7 @@ class SideAggregate:
     columns: tuple[str, ...]
 
     def rename(self, record: str, names: Mapping[str, str]) -> str:
-        """The text with ``record`` for a whole record (``count(left)``), and other names of columns."""
+        """The text with renamed columns, and with ``record`` for a whole record (``count(left)``)."""
         found = zip(self.expression.references, self.expression.fields, strict=True)
         return self.expression.replace(
             (start, end, record) if field is None else (start, field[1], names[field[0].lower()])
@@ -52,7 +52,7 @@ def require_ends(bounded: Mapping[str, bool], operator: str) -> None:
     """Check that both inputs, given by name, are bounded.
 
     Raises:
-        PlanError: One is unbounded; the message names both.
+        PlanError: An input is unbounded; the message names both.
     """
     never = [name for name, ends in bounded.items() if not ends]
     if never:

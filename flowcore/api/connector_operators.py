@@ -60,7 +60,8 @@ class Read(_End):
 
     Attributes:
         written_by: The sink of the same flow that writes its topic, if a cut joins them.
-        row_key: The columns of the Kafka key by which its messages replace each other; None if they do not.
+        row_key: The columns of the Kafka key by which messages replace each other; None if messages are
+            final.
     """
 
     source: Source

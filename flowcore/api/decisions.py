@@ -1,4 +1,4 @@
-"""What a plan says of an operator, a stage or an edge: outcomes with their reasons."""
+"""Decisions of a plan about an operator, a stage or an edge: outcomes with their reasons."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

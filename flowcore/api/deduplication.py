@@ -20,7 +20,7 @@ class Deduplicate(StatefulOperator):
 
     Attributes:
         within_ms: How far apart the timestamps of repeats are at most, exclusive; None for any distance.
-        time: Which time that is; ``"processing"`` if there is no limit.
+        time: The time of the timestamps; ``"processing"`` if there is no limit.
         pass_null_keys: Records without key pass, and are counted.
     """
 

@@ -65,11 +65,11 @@ def build_event_time(
     """Check event time that is assigned downstream of ``node``, and make the operator.
 
     Args:
-        fields: What every operator has.
+        fields: The fields of any operator.
 
     Raises:
         PlanError: A column does not exist, an expression is of the wrong type, ``watermark`` is not a
-            strategy, or it would not be known which records a watermark is about.
+            strategy, or the source partition of records is unknown.
     """
     _require_strategy(name, watermark)
     _require_partitions(node, name)
@@ -100,7 +100,7 @@ def _require_strategy(name: str, watermark: object) -> None:
 
 
 def _require_partitions(node: Operator, name: str) -> None:
-    """Check that it is known of each record from which partition of which topic it is."""
+    """Check that the source partition of each record is known."""
     if node.bounded:
         refuse(
             f"operator {name!r}: event time over the bounded {node.name!r}: rows of a table carry no "

@@ -58,7 +58,7 @@ class WithEventTime(Operator):
 
 
 def find_timed(node: Operator) -> tuple[Operator, ...]:
-    """An operator and those upstream of it that its records have their timestamps from, inputs first."""
+    """An operator and the operators upstream from which its records have their timestamps, inputs first."""
     found = [node]
     for each in found:
         if not isinstance(each, WithEventTime):

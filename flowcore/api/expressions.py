@@ -4,8 +4,8 @@ Spark gets the text unchanged except for renamed columns. sqlglot only reads it,
 without a JVM.
 
 Idempotent aggregates, of which a later result of a group replaces the earlier ones, are those that FLIP-365
-(adjust the interval of emitting results) lists, under Spark SQL's names. Nothing is known of other functions,
-so their output is not buffered unless the flow declares ``output_idempotent``.
+(adjust the interval of emitting results) lists, under Spark SQL's names. Other functions may not be
+idempotent, so their output is not buffered unless the flow declares ``output_idempotent``.
 """
 
 from __future__ import annotations
@@ -112,10 +112,9 @@ class Expression:
 
     @property
     def exploded(self) -> tuple[Expression, bool] | None:
-        """The array of a call of ``explode`` or ``explode_outer``, and whether it is the latter.
+        """The array of a call of ``explode`` or ``explode_outer``, and whether the call is ``explode_outer``.
 
-        ``explode_outer`` also gives a row for an array that is null or empty. None if it is any other
-        expression.
+        ``explode_outer`` also gives a row for an array that is null or empty. None for any other expression.
 
         >>> Expression.parse("explode(split(tags, ',')) as tag", "x").exploded[0].text
         "split(tags, ',')"
@@ -150,7 +149,8 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
     """Find columns by name, as Spark does without case, and return them as ``columns`` spells them.
 
     Raises:
-        PlanError: One does not exist; the message names operator, column and the nearest one that exists.
+        PlanError: A column does not exist; the message names operator, column and the nearest existing
+            column.
     """
     wanted, known = tuple(wanted), {column.lower(): column for column in columns}
     for name in wanted:

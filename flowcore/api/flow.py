@@ -1,6 +1,6 @@
 """The flow: its graph, sources and streams, and how a flow is imported by name.
 
-Declaring a flow starts no JVM and reads no data. A mistake that names and types show is an error where it is
+Declaring a flow starts no JVM and reads no data. Mistakes in names and types are errors where they are
 declared, with the names of operator and column.
 """
 
@@ -34,8 +34,8 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
     """The output of one operator; its methods add operators downstream of it.
 
     Expressions are Spark SQL text over this stream's columns. Every method takes a ``name``, which
-    errors, plans, results and checkpoints use; without one it gets a name such as ``select_1``. It also
-    takes ``attributes``, which override those that the operator has of itself; see `OperatorAttributes`.
+    errors, plans, results and checkpoints use; without one it gets a name such as ``select_1``. It also takes
+    ``attributes``, which override the operator's own ones; see `OperatorAttributes`.
     """
 
     def write(
@@ -150,8 +150,8 @@ class Flow(Graph):
 
         Raises:
             PlanError: The name is taken, the source has no schema, its event time or its markers cannot
-                be computed from it, the form of its elements is not known, or ``updating_by`` names a column
-                that a Kafka key cannot hold.
+                be computed from it, the form of its elements is not declared, or ``updating_by`` names a
+                column that a Kafka key cannot hold.
         """
         if source.schema is None:
             checks.refuse(
@@ -190,9 +190,9 @@ def _with_folders(sink: Files, columns: Sequence[str], name: str) -> Files:
 
 
 def _source_columns(name: str, source: Source, schema: Schema) -> tuple[str, ...]:
-    """The columns of a source: those of its values, and what else is read of its messages.
+    """The columns of a source, from the values and, if they are read, other parts of messages.
 
-    This is the record id if repeats are dropped by it, or whether a message deletes its key.
+    These are the record id, the columns of the key, and whether a message deletes its key.
     """
     columns = [*schema.names]
     if isinstance(source, KafkaTopic) and source.deduplicate:

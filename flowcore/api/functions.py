@@ -1,7 +1,7 @@
 """Python functions of operators: their kinds, their checks and the attributes that they declare.
 
-A plain function is called with one record after the other and keeps none. A *rich* function is an object with
-state of its own; it may have ``open()`` and ``close()``, which are called before and after its records.
+A plain function is called for each record and keeps no record. A *rich* function is an object with state of
+its own; it may have ``open()`` and ``close()``, which are called before and after its records.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def require_function(function: object, operator: str) -> None:
     """Check that a function can be called with one record.
 
     Raises:
-        PlanError: It cannot, or it is a class whose objects can.
+        PlanError: The object is not callable, or is a class whose instances are.
     """
     if isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__):
         msg = (

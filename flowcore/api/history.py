@@ -21,12 +21,12 @@ def build_history(
     """Check that a topic can continue a bounded stream, and make the operator.
 
     Args:
-        fields: What every operator has.
+        fields: The fields of any operator.
         at: The event time at which the history ends and the topic begins.
 
     Raises:
-        PlanError: The streams are not a bounded one and the source of a topic, their columns differ, or
-            records would be counted twice or not at all where one ends and the other begins.
+        PlanError: The streams are not a bounded stream and the source of a topic, their columns differ, or
+            records at the seam would be counted twice or not at all.
     """
     topic = _require_topic(history, live, name)
     require_alike((live, history), name, mixed=True)

@@ -171,17 +171,17 @@ class JoiningStream(KeyedStream):
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Self:
-        """Join each record with the one of another unbounded stream that was the newest at its event time.
+        """Join each record with the newest record of another unbounded stream, at its event time.
 
-        Of the right records with equal columns and a timestamp up to that of the left one, the partner is
-        the one with the latest timestamp; of equal timestamps the one that arrived last. It is decided when
-        the watermark of both sides reaches the left record, which is then emitted. The output has the columns
-        of the left, then those of the right without the ones joined on, and the timestamp of the left. A null
-        in a column joined on equals nothing.
+        The partner is the right record with equal columns and the latest timestamp up to that of the left
+        record; of equal timestamps, the last to arrive. The left record is emitted, with or without a
+        partner, when the watermark of both sides reaches it. The output has the columns of the left, then
+        those of the right without the ones joined on, and the timestamp of the left. A null in a column
+        joined on equals nothing.
 
         Args:
             on: As for `join_interval`.
-            direction: ``backward``: the right record is not later than the left one. There is no other.
+            direction: ``backward``, the only direction: the right record is not later than the left record.
             tolerance: How much earlier than the left record a right one is at most, inclusive. None for any
                 time; then the newest right record of each key is kept for ever.
             how: ``inner``; ``left`` also emits left records without partner, with nulls.
@@ -207,7 +207,7 @@ class JoiningStream(KeyedStream):
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Self:
-        """Join each record with the one of another unbounded stream that arrived last, when it arrives.
+        """Join each record, when it arrives, with the latest arrived record of another unbounded stream.
 
         The output has the columns of the left, then those of the right without the ones joined on, and the
         timestamp of the left. A null in a column joined on equals nothing. No record is late. If the right
@@ -216,10 +216,10 @@ class JoiningStream(KeyedStream):
         Args:
             on: As for `join_interval`; of a right side with ``updating_by`` all of these columns.
             how: ``inner``; ``left`` also emits left records without partner, with nulls.
-            load: When the right side is loaded. Before, left records wait in the state, and the emitted
-                watermark with them. ``"caught-up"``: the watermark of both sides has reached the time at
-                which the query first began. A time with its zone: the watermark has reached it. Both: or all
-                inputs are idle, or have ended. None: left records never wait.
+            load: When the right side is loaded. Until then left records, and the emitted watermark, wait in
+                the state. ``"caught-up"``: the watermark of both sides has reached the time at which the
+                query first began. A time with its zone: the watermark has reached it. Both: or all inputs are
+                idle, or have ended. None: left records never wait.
             ttl: How long after its arrival a right record is kept, in processing time. None until a newer one
                 of its key arrives.
 
@@ -263,7 +263,7 @@ class JoiningStream(KeyedStream):
         timed: bool = True,
         newest: bool = False,
     ) -> dict[str, Any]:
-        """The fields of a join of two unbounded streams, whose kinds may be the ``allowed`` ones."""
+        """The fields of a join of two unbounded streams; ``allowed`` are the kinds that it supports."""
         window_checks.require_stream_join(
             self.operator, other.operator, name, how, allowed, timed=timed, newest=newest
         )

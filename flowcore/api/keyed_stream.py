@@ -186,10 +186,10 @@ class KeyedStream(StreamCore):
     ) -> Self:
         """Pass the first record of each key, and drop what repeats it within a time.
 
-        A record repeats another one if that one has the same key, has passed, and has a timestamp less than
-        ``within`` away. What passes keeps its columns, its timestamp and its record id. The time is event
-        time if all sources set watermarks, otherwise processing time; `within` of processing time must be
-        longer than the time for which the flow is stopped between two runs.
+        A record repeats an earlier record that has passed, if both have the same key and timestamps less than
+        ``within`` apart. A record that passes keeps its columns, its timestamp and its record id. The time is
+        event time if all sources set watermarks, otherwise processing time; `within` of processing time must
+        be longer than the time for which the flow is stopped between two runs.
 
         Args:
             by: Column or columns of the key. Null equals null, as in Spark.
@@ -334,7 +334,7 @@ class KeyedStream(StreamCore):
         """The late records of windows or of a sort, with the columns of its input.
 
         Raises:
-            PlanError: It is not the result of one with ``late="side-output"``.
+            PlanError: This stream is not the result of windows or a sort with ``late="side-output"``.
         """
         return self.side_output(LATE_OUTPUT)
 

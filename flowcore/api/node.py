@@ -1,4 +1,4 @@
-"""The base of all operators: what every operator has, and how it describes itself to the planner.
+"""The base class of operators: their common fields, and their descriptions of themselves for the planner.
 
 A subclass overrides what differs. The defaults describe an operator that Spark runs natively, row by row, and
 that keeps no state.
@@ -62,11 +62,11 @@ def trace_pairs(inputs: Sequence[Origins], on: Iterable[tuple[str, str]]) -> Ori
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """What an operator keeps from one batch to the next.
+    """The state that an operator keeps from one batch to the next.
 
     Attributes:
         operator: Its name. State by key group is found by it.
-        kind: What keeps the state, which decides its format.
+        kind: The kind of operator that keeps the state, which decides its format.
         keys: The columns that the state is kept by.
         values: What is kept of each key.
         key_groups: Into how many groups keys are hashed, None where Spark keeps state by key.
@@ -95,11 +95,10 @@ class Operator:
         inputs: The operators it reads, left one first.
         columns: Names of its output columns, in order.
         bounded: Its input ends.
-        key: The columns of which the latest record replaces earlier ones, None if there are none.
+        key: The columns of which the latest record replaces earlier ones, None if records are final.
         updating: A later output with the same key replaces an earlier one.
         declared_attributes: The attributes that were declared with it, by name.
-        flush_ms: How long its output may be buffered, 0 for not at all; None for what the run's settings
-            say.
+        flush_ms: How long its output may be buffered, 0 for not at all; None for the setting of the run.
     """
 
     keeps_state: ClassVar[bool] = False
@@ -155,11 +154,11 @@ class Operator:
 
     @property
     def watermark(self) -> WatermarkStrategy | None:
-        """What makes watermarks of the timestamps of its records, None if it makes none."""
+        """The strategy for watermarks from its records' timestamps, if it has one."""
         return None
 
     def attributes(self) -> OperatorAttributes:
-        """What it promises: what was declared, else what follows from the operator, else the safe default."""
+        """Its attributes: declared, else following from the operator, else the safe defaults."""
         own = self.own_attributes()
         known = {**own, **self.declared_attributes}
         # A declaration cannot revoke that there is nothing to emit before the end.
@@ -226,7 +225,7 @@ class Operator:
         return Decision("as input comes", ("it does not declare output_only_at_end",))
 
     def late_records(self) -> Decision | None:
-        """What becomes of late records, None where none are late."""
+        """How late records are handled, None where no record is late."""
         return None
 
     def alignment(self) -> Decision | None:
@@ -234,7 +233,7 @@ class Operator:
         return None
 
     def kept_state(self, key_groups: int) -> KeptState | None:  # noqa: ARG002 - for operators that use them
-        """What it keeps from batch to batch of a stream with so many key groups."""
+        """The state that it keeps from batch to batch of a stream, with this number of key groups."""
         return None
 
     def placed_state(self, key_groups: int) -> Decision | None:  # noqa: ARG002 - for operators that use them
@@ -246,7 +245,7 @@ class Operator:
         return None
 
     def realtime_obstacles(self) -> Iterator[Obstacle]:
-        """What in the operator itself keeps its query out of Spark's real-time mode."""
+        """The reasons, in the operator itself, why its query cannot run in Spark's real-time mode."""
         yield from ()
 
     @property
@@ -312,7 +311,7 @@ class Operator:
         return None
 
     def key_passed_by(self, passes: Sequence[str]) -> tuple[str, ...] | None:
-        """Its key downstream of a function that passes these columns on unchanged, None if one is lost."""
+        """Its key downstream of a function that passes these columns; None if a key column is lost."""
         if self.key is None:
             return None
         passed = {column.lower(): column for column in passes}

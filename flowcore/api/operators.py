@@ -250,7 +250,7 @@ class Join(Operator):
 
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         left, right = self.origins(known)
-        # A row that only the right side has takes its key from there.
+        # A row without a left side takes its key from the right side.
         keys = trace_pairs([left, right] if self.how in ("right", "full") else [left], self.on)
         return {**({} if self.how in ("semi", "anti") else right), **left, **keys}
 

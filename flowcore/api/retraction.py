@@ -28,14 +28,14 @@ class _Retraction(StatefulOperator):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ChangelogNormalize(_Retraction):
-    """Each row, after a retraction of the row of its key that it replaces.
+    """A changelog: each row, preceded by a retraction of the row of its key that it replaces.
 
     Its columns are those of its input and `CHANGE_COLUMN`.
 
     Attributes:
         by: The key under which a row replaces an earlier one.
         deleted: The column that is true where a row deletes its key; None if no row does.
-        ttl_ms: How long after it came a row is retracted that was not replaced; None for never.
+        ttl_ms: The time after which a row that was not replaced is retracted; None for never.
     """
 
     state_kind: ClassVar[str] = "changelog"

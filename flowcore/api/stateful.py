@@ -65,7 +65,7 @@ class StatefulOperator(Operator):
     realtime_change: ClassVar[str] = ""
     """What would make real-time mode possible, with ``{name}`` for its own name; empty if nothing would."""
     without_key: ClassVar[str] = "it has no key, so that one of them has everything"
-    """Where its state is if it has no key."""
+    """Where the state is kept if there is no key."""
 
     by: tuple[str, ...]
     uses: tuple[str, ...]
@@ -188,7 +188,7 @@ class KeyedProcess(StatefulOperator):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SideOutput(Operator):
-    """What an operator with state, its only input, emits beside its results.
+    """A side output of an operator with state, which is its only input.
 
     Attributes:
         output: Its name; `LATE_OUTPUT` for late records of a window or a sort, `LATE_LEFT_OUTPUT` and

@@ -1,4 +1,4 @@
-"""Which rows of a stream are final, and which replace and delete earlier ones."""
+"""Find out whether the rows of a stream are final, or replace and delete earlier rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,10 +60,7 @@ class Replaced:
 
 
 def find_replacing(node: Operator) -> Operator | None:
-    """The operator whose later rows replace its earlier ones, and of whose rows a stream is made.
-
-    None if the rows of the stream are final.
-    """
+    """The operator upstream whose later rows replace its earlier ones; None if the rows are final."""
     if isinstance(node, _PASSING) and (found := find_replacing(node.inputs[0])):
         return found
     if isinstance(node, Window) and node.fires_again:
@@ -100,7 +97,7 @@ def find_deleted(node: Operator) -> str | None:
 
 
 def decide_changes(node: Operator) -> Decision:
-    """What a plan says of the rows of a stream: ``"append"``, or ``"updating by"`` a key."""
+    """The decision in a plan about the rows of a stream: ``"append"``, or ``"updating by"`` a key."""
     replacing = find_replacing(node)
     if replacing is None:
         return Decision("append", ("no later row replaces one of its rows",))
@@ -121,7 +118,7 @@ def replaces_by_key(node: Operator) -> bool:
 
 
 def find_origin(node: Operator) -> str:
-    """What rows that replace earlier ones are made from, as errors say what to take instead of them."""
+    """The operator that the replacing rows are made from, which errors propose to use instead."""
     found = find_replacing(node)
     if found is not None and replaces_by_key(node):
         return f"what the writer of {found.name!r} makes them from, or read its topic as a table with until="
@@ -132,7 +129,7 @@ def require_final(node: Operator, name: str, instead: str) -> None:
     """Check that no source of a stream has rows that replace earlier ones, which would still be counted.
 
     Args:
-        instead: What to do if one has.
+        instead: The way out that the error names.
     """
     found = find_replacing(node)
     if found is not None and replaces_by_key(node):
@@ -143,10 +140,10 @@ def require_final(node: Operator, name: str, instead: str) -> None:
 
 
 def require_replaced(node: Operator, name: str, instead: str) -> Replaced:
-    """Check that each row arrives that replaces or deletes another one, and says which one that is.
+    """Check that no row that replaces or deletes another one is dropped on its way or loses its key.
 
     Args:
-        instead: What to do where an operator may drop some.
+        instead: The way out that the error names.
     """
     replacing = find_replacing(node)
     if replacing is None:
@@ -192,7 +189,7 @@ def _is_one_by_one(node: Operator) -> bool:
 
 
 def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:
-    """The operators from one to another one upstream of it, without that one."""
+    """The operators from one operator up to another one, without the latter."""
     way = []
     while node is not upstream:
         way.append(node)

@@ -1,6 +1,6 @@
-"""Checks of operators with state: can the declared operator emit results, and correct ones?
+"""Check that an operator with state can emit results, and correct ones.
 
-Each raises `PlanError` with the operator's name.
+Each function raises `PlanError` with the operator's name.
 """
 
 from collections.abc import Sequence
@@ -162,7 +162,7 @@ def find_missing_watermarks(
 
 
 def require_first(node: Operator, name: str, keep: str) -> None:
-    """Check that the first record of a key may stand for all."""
+    """Check that dropping the later records of a key loses nothing."""
     if keep != "first":
         refuse(
             f"operator {name!r}: keep={keep!r}: which record is the last one of its key is known only when "
@@ -203,7 +203,7 @@ def require_sortable(node: Operator, name: str) -> None:
 
 
 def require_order_in_time(node: Operator, name: str, timestamp: Expression | None) -> None:
-    """Check that it is known of rows of a bounded input which one is newer."""
+    """Check that rows of a bounded input have times by which the newest is known."""
     if node.bounded and timestamp is None:
         refuse(
             f"operator {name!r}: rows of the bounded {node.name!r} are in no order: it is not known which "

@@ -105,9 +105,9 @@ class Window(StatefulOperator):
         }
 
     def _promises(self) -> Mapping[str, bool]:
-        """What its functions declare: kept if one of them keeps, replacing if the last one replaces.
+        """The attributes that its functions declare: it stores if any function does, and the last replaces.
 
-        A reduce keeps one record for each window, which replaces the one before.
+        A reduce keeps one record for each window, which replaces the record before.
         """
         if not self.functions:
             return {}
@@ -158,7 +158,7 @@ class Window(StatefulOperator):
         return Decision("native", (why,))
 
     def _native_obstacles(self) -> Iterator[Obstacle]:
-        """What Spark's window aggregate cannot do, and how to do without it."""
+        """The reasons why Spark's window aggregate cannot compute it, and how to avoid them."""
         config = self.config
         if not self.bounded:
             yield Obstacle(

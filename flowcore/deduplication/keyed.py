@@ -1,7 +1,7 @@
 """Deduplication, as an operator on key groups: of equal keys that are close in time, the first record passes.
 
-A record *repeats* another one if that one has the same key, has passed, and has a timestamp less than
-``within_ms`` away. Repeats are dropped, and other records pass unchanged at once. In processing time, the
+A record *repeats* an earlier record that has passed, if both have the same key and timestamps less than
+``within_ms`` apart. Repeats are dropped, and other records pass unchanged at once. In processing time, the
 timestamp of a record is the time of its batch.
 
 Passed keys are remembered in *buckets*: by timestamp, and by the watermark at their arrival if that is later,
@@ -83,8 +83,8 @@ class _Bucket:
 
     Attributes:
         times_ms: The timestamp of each key's record.
-        rows: The keys' columns, their timestamps, and these or the watermarks at their arrival.
-        unsaved: Those of these that no delta contains yet.
+        rows: The keys' columns, their timestamps, and the later of timestamp and watermark at their arrival.
+        unsaved: The rows that no delta contains yet.
     """
 
     times_ms: dict[Any, int] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class DeduplicationGroup(KeyGroup):
         return passed
 
     def _find(self, keys: Sequence[Any], times_ms: Ints) -> tuple[npt.NDArray[np.bool_], Ints]:
-        """Which distinct keys repeat remembered ones, and the timestamps of these; otherwise their own."""
+        """Which distinct keys repeat remembered keys; their timestamps, or those of the remembered keys."""
         found, near_ms = np.zeros(len(keys), np.bool_), times_ms.copy()
         reach = 0 if self._config.within_ms is None else 1
         for number, places in _groups(self._steps(times_ms)):
@@ -203,7 +203,7 @@ class DeduplicationGroup(KeyGroup):
         return found, near_ms
 
     def _to_rows(self, keys: Sequence[pa.Array[Any]], times_ms: Ints) -> pa.RecordBatch:
-        """Keys as they are stored: with their timestamps, and these or the watermark if it is later."""
+        """Keys as they are stored: with their timestamps, and the later of timestamp and watermark."""
         columns = {f"key{place}": column for place, column in enumerate(keys)}
         arrivals_ms = np.maximum(times_ms, self._now_ms)
         return pa.record_batch({**columns, _TIME: pa.array(times_ms), _ARRIVAL: pa.array(arrivals_ms)})
@@ -223,7 +223,7 @@ class DeduplicationGroup(KeyGroup):
                 bucket.unsaved.append(batch)
 
     def _steps(self, times_ms: Ints) -> Ints:
-        """The steps of ``within_ms`` that times are in; one for all if there is no limit."""
+        """The steps of ``within_ms`` that times are in; the same step for all times without a limit."""
         within_ms = self._config.within_ms
         return np.zeros_like(times_ms) if within_ms is None else times_ms // within_ms
 

@@ -1,1 +1,1 @@
-"""Joins of two streams by key group: interval joins, which also run window and regular joins; as-of joins."""
+"""Joins of two streams by key group: interval (also for window and regular joins), as-of and latest joins."""

@@ -1,10 +1,10 @@
 """The as-of join of two streams, as an operator on key groups.
 
-Each left row is joined with one right row: of those with an equal key and a timestamp that is not later, and
-at most ``tolerance_ms`` earlier, the one with the latest timestamp; of equal timestamps the one that arrived
-last. The watermark is the combined one of both sides; a row up to it is late. So a left row is decided when
-the watermark reaches its timestamp: no right row can change the answer after that. Then it is emitted, with
-its own timestamp, and removed.
+The partner of a left row is the right row with an equal key and the latest timestamp that is not later than
+the left one, and at most ``tolerance_ms`` earlier; of equal timestamps, the last to arrive. The watermark is
+the combined watermark of both sides; a row up to it is late. So a left row is decided when the watermark
+reaches its timestamp, since no later right row can change the answer. Then it is emitted, with its own
+timestamp, and removed.
 
 Of the right rows up to the watermark, the newest of each key is kept, until the watermark is ``tolerance_ms``
 past it. Later ones wait for the watermark.

@@ -1,7 +1,7 @@
-"""What the joins of two streams share: their configuration, and the state of a key group by side.
+"""The common parts of joins of two streams: configuration, and state of a key group by side.
 
-Null equals no key. The watermark is the combined one of both sides; a row up to it is late, joins nothing,
-and is counted. Rows without key join nothing: they are emitted at once, or dropped.
+Null equals no key. The watermark is the combined watermark of both sides; a row up to it is late, joins
+nothing, and is counted. Rows without key join nothing: they are emitted at once, or dropped.
 
 Times are integer milliseconds since the epoch, UTC.
 """
@@ -44,7 +44,7 @@ class JoinConfig(KeyGroupOperator):
         side: The column that is true in a row of the right side, false in one of the left side.
         timestamp: The column of the rows' timestamps, a 64-bit integer.
         how: The sides of which unmatched rows are kept. ``"semi"`` emits a left row once it has a partner,
-            ``"anti"`` only unmatched left rows; these have no right output columns.
+            ``"anti"`` only unmatched left rows; neither has right output columns.
         rows: The columns of rows; those of the other side are null.
         left: The output columns of a left row: their name in the output, and in ``rows``.
         right: The same of a right row.
@@ -98,7 +98,7 @@ class JoinConfig(KeyGroupOperator):
 
     @property
     def retracts(self) -> bool:
-        """Whether an unmatched row is emitted before it is known to stay so, and deleted if it does not."""
+        """Whether an unmatched row is emitted at once, and deleted when a partner arrives."""
         return False
 
     @property
@@ -107,7 +107,7 @@ class JoinConfig(KeyGroupOperator):
 
     @property
     def keeps_unmatched(self) -> tuple[bool, bool]:
-        """Whether unmatched left rows leave, and unmatched right rows."""
+        """Whether unmatched left rows, and unmatched right rows, are emitted."""
         return self.how in ("left", "full", "anti"), self.how in ("right", "full")
 
 

@@ -15,7 +15,7 @@ that arrives.
 In processing time, the timestamp of a row is the time of its batch, and the clock is the watermark: an
 interval of the same length in both directions is the time to live of a regular join. No row is late then, and
 pairs have no timestamp. An unmatched row is emitted in the step in which it arrives, and deleted when its
-first partner arrives. What has been emitted stays when a row is removed.
+first partner arrives. Removing a row from state changes nothing that was emitted.
 
 Times are integer milliseconds since the epoch, UTC.
 
@@ -96,7 +96,7 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
 
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         if self._config.time == "processing":
-            # Rows of this time can still come; a clock that was set back waits.
+            # More rows of this time can still arrive; a clock that was set back waits.
             self._advance(max(clock_ms - 1, self._watermark_ms), out)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
@@ -104,7 +104,7 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
             self._advance(watermark_ms, out)
 
     def _advance(self, watermark_ms: int, out: StepOutputs) -> None:
-        """Emit the unmatched rows for which no partner can come any more, and remove what has ended."""
+        """Emit the unmatched rows that can have no partner any more, and remove the rows that have ended."""
         self._watermark_ms = watermark_ms
         for number, side in enumerate(self._sides):
             places = side.end(watermark_ms)
@@ -172,7 +172,7 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         self._emit(taken[LEFT], taken[RIGHT], times_ms, out)
 
     def _match(self, number: int, places: Ints, out: StepOutputs) -> None:
-        """Remember that rows have a partner; delete those of earlier steps that were emitted without."""
+        """Mark rows as matched; delete the rows of earlier steps that were emitted as unmatched."""
         side = self._sides[number]
         new = side.match(places)
         new = new[new < self._first_new[number]]

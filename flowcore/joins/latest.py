@@ -1,13 +1,12 @@
 """The join of a stream with the newest row of another one, as an operator on key groups.
 
-Each left row is joined when it arrives, with the right row of its key that arrived last; of rows in one step
-the right ones count first. No row is late. A right row is kept until a newer one of its key arrives, or until
-its time to live is over in processing time. A newer one may say that its key is deleted: then there is no
-partner.
+Each left row is joined when it arrives, with the right row of its key that arrived last. Right rows of a step
+are added before its left rows. No row is late. A right row is kept until a newer one of its key arrives, or
+until its time to live is over in processing time. A newer row may delete its key: then there is no partner.
 
-Left rows may wait until the right side is loaded. It is when the watermark of both sides reaches a time, when
-all inputs are idle, or at the end of input; then the left rows leave in the order of their arrival, with
-their own timestamps. Until then no watermark is emitted, so that these rows are not late downstream.
+Left rows may wait until the right side is loaded: when the watermark of both sides reaches a time, when all
+inputs are idle, or at the end of input. Then the left rows are emitted in the order of their arrival, with
+their own timestamps. Until then no watermark is emitted, so that they are not late downstream.
 
 Times are integer milliseconds since the epoch, UTC.
 
@@ -166,7 +165,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         self._end_rows()
 
     def _emit_joined(self, codes: Ints, times_ms: Ints, left: pa.RecordBatch, out: StepOutputs) -> None:
-        """Emit left rows with their partners of now."""
+        """Emit left rows with their current partners."""
         right = self._sides[RIGHT]
         kept_ms = self._config.ttl_ms
         first_ms = MIN_TIMESTAMP_MS if kept_ms is None else self._clock_ms - kept_ms + 1

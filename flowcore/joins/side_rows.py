@@ -1,7 +1,7 @@
 """The stored rows of one side of a join, with an index by key and timestamp.
 
-A row is identified by its key and its id. It is written once when it arrives, and once more when it finds its
-first partner, if that must be remembered.
+A row is identified by its key and its id. It is written when it arrives and, if the match must be stored,
+again when it finds its first partner.
 
 Times are integer milliseconds since the epoch, UTC.
 """
@@ -104,7 +104,7 @@ class SideRows:
         return Matches(order, start, np.searchsorted(numbers, high) - start)
 
     def match(self, places: Ints) -> Ints:
-        """Remember that rows have a partner; return those that had none, which are written again."""
+        """Mark rows as matched; return the rows that were unmatched before, which are written again."""
         new: Ints = np.unique(places[~self._matched[places]])
         self._matched[new] = True
         self._unsaved[new] = True
@@ -115,7 +115,7 @@ class SideRows:
         return first + np.flatnonzero(~self._matched[first:])
 
     def end(self, watermark_ms: int) -> Ints:
-        """End the rows for which no partner can come any more; return the places of those without partner.
+        """End the rows that can have no partner any more; return the places of the unmatched rows.
 
         They are in order of time. `remove_ended` frees their places.
         """

@@ -1,4 +1,4 @@
-"""Runs an operator on bounded input, whose records come in order of time.
+"""Run an operator on bounded input, whose records are in order of time.
 
 The state is in memory until the input ends. The watermark stays at its minimum until then, so that no record
 is late, and becomes the maximum at the end. All records are backlog.

@@ -1,4 +1,4 @@
-"""Reads the stored state of an operator in a key group by key, and encodes any part of it again.
+"""Read the stored state of an operator in a key group by key, and encode any part of it again.
 
 It needs the state layout and not the operator: no user's code is called. The deltas are applied to the
 snapshot, so each entry is there once. `flowcore.keyed.inspection` shows the entries to a person.
@@ -37,7 +37,7 @@ _PIECE_ENTRIES = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoredSchemas:
-    """What a state layout does not say.
+    """The schemas that a state layout does not contain.
 
     Attributes:
         keys: The columns of the operator's key.
@@ -66,7 +66,7 @@ class StateContent:
 
 
 def split_layout(layout: str) -> tuple[str, str]:
-    """The layouts of an operator and of its flush buffer; empty text for what there is not."""
+    """The layouts of an operator and of its flush buffer; empty text without one."""
     match = _BUFFERED.match(layout)
     if match is None:
         return layout, ""
@@ -191,7 +191,7 @@ def _of_entries(
 
 
 def _batch(columns: Sequence[pa.Array[Any]], names: Sequence[str], rows: int) -> pa.RecordBatch:
-    """A batch of keys; without columns it has one that is null, so that it has a number of rows."""
+    """A batch of keys; without key columns it has a column of nulls, so that it has a number of rows."""
     if not columns:
         return pa.RecordBatch.from_arrays([pa.nulls(rows)], [""])
     return pa.RecordBatch.from_arrays(list(columns), list(names))

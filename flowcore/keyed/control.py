@@ -1,4 +1,4 @@
-"""Control rows: what a task's input says of event time and backlog, for every key group.
+"""Control rows: event time and backlog in a task's input, for every key group.
 
 A task sends every key group the same row: which partitions had records, and the control elements of its
 channels with their places among the records. All key groups of a step receive equal rows, so a worker decodes
@@ -53,7 +53,7 @@ class ControlElement(NamedTuple):
     """A control element of a channel.
 
     Attributes:
-        sender: Who sent it, where several write to one partition.
+        sender: The sender, where several write to one partition.
         at: Its place among the rows and elements of its task.
         element: A watermark, a status, record attributes or the end of input.
     """
@@ -99,7 +99,7 @@ class StepControl:
     flushed: frozenset[str]
 
     def of(self, sources: Container[str]) -> StepControl:
-        """What concerns an operator that reads some sources; the query's backlog concerns all operators."""
+        """The part for an operator that reads some sources; the query's backlog is for all operators."""
         known = {*self.newest, *self.arrivals, *self.flushed, *(each.source for each in self.backlog)}
         if all(source in sources for source in known - {QUERY}):
             return self

@@ -33,7 +33,7 @@ def add_to_report(report: Report, element: StreamElement[Any]) -> None:
 
 
 class CombinedElements:
-    """What a query emits.
+    """Combines the watermarks and statuses that key groups emit to those of the query.
 
     Args:
         groups: The names of all key groups. Before its first report, a group holds the watermark.
@@ -60,7 +60,7 @@ class CombinedElements:
                 self._status_first = next(iter(report)) == "idle"
 
     def emit(self) -> tuple[Watermark | WatermarkStatus, ...]:
-        """What has changed since the last call, in the order of the last report that had both."""
+        """The elements changed since the last call, in the order of the last report that had both."""
         groups = self._groups.values()
         watermark_ms = min(each["watermark_ms"] for each in groups)
         idle = all(each.get("idle", False) for each in groups)

@@ -1,4 +1,4 @@
-"""Runs one step of one key group: all operators with state of the same depth.
+"""Run one step of one key group: all operators with state of the same depth.
 
 The operators share the shuffle, the store and the worker. Each has its own records, watermark and state. Rows
 that none of them processes pass the exchange.

@@ -1,4 +1,4 @@
-"""Reads the stored state of a key group without the operator that wrote it.
+"""Read the stored state of a key group without the operator that wrote it.
 
 No user's code is imported or called. The state layout in the manifest says what an operator stores; for an
 unknown layout only sizes are shown. Times are integer milliseconds since the epoch, UTC.
@@ -173,7 +173,7 @@ def _sorted(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[In
 
 
 def _ranked(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:
-    """The rows of each key that have a rank, by rank; of several times, those of the last one count.
+    """The rows of each key that have a rank, by rank; rows of the key's last time replace earlier ones.
 
     A deletion is in the deltas until the next snapshot, and is not shown.
     """

@@ -112,7 +112,7 @@ class KeyIndex:
         return np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
 
     def number(self, keys: Sequence[Any]) -> tuple[Ints, Ints]:
-        """The number of each of some distinct keys, adding unknown ones; and the places of these."""
+        """The number of each of some distinct keys; unknown keys are added, and their places returned."""
         found = self.find(keys)
         (unknown,) = np.nonzero(found < 0)
         if len(unknown):

@@ -48,7 +48,7 @@ class SegmentRef:
 
 @dataclass(slots=True, kw_only=True)
 class StateManifest:
-    """Everything about an operator in a key group except its segments.
+    """The description of an operator's state in a key group, except its segments.
 
     Attributes:
         positions: The current position and the last ones before it, oldest first.

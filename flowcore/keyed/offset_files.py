@@ -1,8 +1,8 @@
-"""Facts about a partition that tasks keep in a checkpoint, by the offset from which they hold.
+"""Data about a partition that tasks keep in a checkpoint, by the offset from which it is valid.
 
-A task reads a part of a partition, and what it has to know may have arrived in an earlier batch. So it
-writes what holds after its part. A fact at an offset depends on nothing but the topic: a batch that runs
-again finds the same, and a file of a batch that failed is right.
+A task reads a part of a partition, and may need elements of an earlier batch. So each task writes the data
+that is valid after its part. The data at an offset depends on the topic alone: a batch that runs again finds
+the same data, and a file of a batch that failed is right.
 """
 
 import json
@@ -24,12 +24,12 @@ class OffsetFiles:
     folder: Path
 
     def read(self, offset: int) -> Any:
-        """What holds at an offset, as JSON-able data; None if nothing was written."""
+        """The data that is valid at an offset, as JSON-able data; None if nothing was written."""
         earlier = [each for each in self._offsets() if each <= offset]
         return json.loads(self._file(max(earlier)).read_text()) if earlier else None
 
     def write(self, offset: int, fact: Any) -> None:
-        """Write what holds from an offset on, and remove files that no batch needs."""
+        """Write the data that is valid from an offset on, and remove files that no batch needs."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / f".{offset}.{os.getpid()}"
         part.write_text(json.dumps(fact))

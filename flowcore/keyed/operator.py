@@ -35,10 +35,10 @@ __all__ = [
 CONTROL = "_control"
 """The output of control elements for the next operator."""
 ATTRIBUTES = "_attributes"
-"""The output that says whether the outputs after it are backlog, for chains of functions downstream."""
+"""The output with the backlog status of the outputs after it, for chains of functions downstream."""
 CONTROL_ROWS = pa.schema([pa.field("element", pa.binary())])
 FLUSH_EVENT = b"\xff"
-"""The control element that says that a buffer was flushed in this step; no tagged element begins with it."""
+"""The control element for the flush of a buffer in this step; no tagged element begins with it."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -92,7 +92,7 @@ class StepOutputs:
     def reject(
         self, output: str, rows: pa.RecordBatch, late: npt.NDArray[np.bool_], columns: Sequence[str] | None
     ) -> None:
-        """Count the late ones among rows, and emit these columns of them; None drops them."""
+        """Count the late rows, and emit these columns of them; None drops them."""
         self.count("dropped_records" if columns is None else "late_records", int(late.sum()))
         if columns:
             self.rows(output, rows.filter(pa.array(late)).select(list(columns)))
@@ -143,7 +143,7 @@ class KeyGroup:
         """The step ends; ``idle`` if there was no input at all, for no key group."""
 
     def upstream_flushed(self, out: StepOutputs) -> None:
-        """A buffer upstream was flushed: what it emitted is in this step."""
+        """A buffer upstream was flushed: its records are in this step."""
         out.flushed = True
 
     def isolate_failures(self) -> bool:
@@ -176,9 +176,9 @@ class KeyGroupOperator:
 
     Attributes:
         layout: Describes the state; state with a different layout cannot be restored.
-        memory_factor: How many bytes decoded state takes in memory for a byte in the store, about.
-        watermark_delay_ms: How much older than the watermark that arrives its records are at most; the
-            emitted watermark is as much behind.
+        memory_factor: Approximate bytes of decoded state in memory for a byte in the store.
+        watermark_delay_ms: How much older than the arriving watermark its records are at most; the emitted
+            watermark is reduced by it.
     """
 
     __slots__ = ()
@@ -204,4 +204,4 @@ class KeyGroupOperator:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the resources of a worker: it ends, or its task in a bounded stage."""
+        """Close the resources of a worker when it ends; in a bounded stage, when its task ends."""

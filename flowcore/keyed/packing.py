@@ -1,4 +1,4 @@
-"""Packs the input of a task: records with their key groups become packed rows.
+"""Pack the input of a task: records with their key groups become packed rows.
 
 A task reads a part of an input partition, in order, or what some key groups of another operator emitted. Its
 records are collected, sorted by key group, and sent to each group as one packed row. At the end, each group
@@ -32,7 +32,7 @@ __all__ = ["InputColumns", "Packing", "Recipient", "SeenRows"]
 _ROWS_AT_ONCE = 1 << 17
 _LOW_BITS = (1 << 32) - 1
 _NO_CHANNEL = -1
-"""The channel of outputs of `map_batches`: from which partition their records were is unknown."""
+"""The channel of outputs of `map_batches`, since the partitions of their records are unknown."""
 _TRUE = pa.array([True])
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
@@ -96,7 +96,7 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRows:
-    """Rows that pass an exchange and tell a later one what was seen of a source's partitions.
+    """Rows that report to a later exchange which records of a source's partitions were read.
 
     Attributes:
         sources: The sources that an operator of a later exchange reads.
@@ -131,7 +131,7 @@ class _Portion:
 
 @dataclass(slots=True)
 class _Task:
-    """What a task has read.
+    """The event time, backlog and markers in the input of a task.
 
     Attributes:
         newest_ms: By source and partition with records, the newest time that counts. Of another operator, one
@@ -146,7 +146,7 @@ class _Task:
     backlog: list[ControlElement] = field(default_factory=list)
 
     def control_rows(self) -> Iterator[Packed]:
-        """What every key group gets: a row for the task, and one for each other portion with elements."""
+        """The control rows for every key group: of the task, and of each other portion with elements."""
         portions = [*self.portions.values()] or [_Portion(Channel("", ""), 0, TaskElements())]
         newest_ms, backlog, flushed = self.newest_ms, self.backlog, self.flushed
         for portion in portions:
@@ -165,7 +165,8 @@ class Packing:
         recipients: The operators, by number.
         upstream: The names among ``sources`` that are operators.
         passing: The input's columns of the rows that pass the exchange, and the names of these columns there.
-        later: The rows that tell a later exchange what was seen of a source; None if none needs it.
+        later: The rows that report to a later exchange what was read of a source; None if no exchange needs
+            them.
         derived: By source, others that have its partitions and follow its control elements.
         functions: By source, a user's function from the timestamps of a batch to event time.
         senders: The senders whose control elements count; None if all do.

@@ -1,7 +1,7 @@
-"""Distributes the stored state of an operator over another number of key groups.
+"""Distribute the stored state of an operator over another number of key groups.
 
-Each entry moves to the key group of its key. What is not kept by key (watermarks, clocks, what a buffer holds
-besides its records) is the same in all key groups, or is combined so that nothing happens too early.
+Each entry moves to the key group of its key. State without key (watermarks, clocks, what a buffer holds
+besides its records) is the same in all key groups, or is combined so that nothing is emitted too early.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RegroupedState:
 
     Attributes:
         groups: The state of each new key group.
-        holding: The new key groups with buffered records: they hold what they have not emitted yet.
+        holding: The new key groups with buffered records, which hold control elements too.
         watermark: The watermark that the key groups had.
     """
 
@@ -204,7 +204,7 @@ def _header(manifests: Sequence[StateManifest], buffered: Counter[int], number: 
 
 
 def _combine(values: Sequence[Any]) -> Any:
-    """The latest time, the highest number, and what is in any header."""
+    """The latest time, the highest number, and all other fields of the headers."""
     first = values[0]
     if isinstance(first, bool):
         return any(values)

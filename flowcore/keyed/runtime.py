@@ -1,4 +1,4 @@
-"""Runs one step of one key group and stores its state.
+"""Run one step of one key group and store its state.
 
 The decoded state of a group is cached in the worker process, which Spark reuses for later batches. The cache
 may be outdated: a group moves between workers, and tasks and batches are repeated after failures. So a step
@@ -181,7 +181,7 @@ class Runtime:
     def _finish(
         self, state: KeyGroup, control: StepControl, items: Iterable[Packed], out: StepOutputs
     ) -> None:
-        """End the step; the flush of a buffer is announced after all that it emitted."""
+        """End the step; the flush of a buffer is emitted after the records of the buffer."""
         if control.flushed:
             state.upstream_flushed(out)
         idle = not control.newest

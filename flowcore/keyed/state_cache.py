@@ -11,8 +11,8 @@ __all__ = ["StateCache"]
 class StateCache:
     """By query and key group: the position of a state, and the state.
 
-    Each batch uses most key groups, one after the other. If they do not all fit, the least recently
-    used is the one that is needed next. So a state leaves only for one that was used again since.
+    Each batch uses most key groups, one after the other. If they do not all fit, the least recently used
+    state is the one that is needed next. So a state is evicted only for a state that was used again since.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class StateCache:
         size_bytes: int,
         max_bytes: int | None,
     ) -> None:
-        """Keep a state if it fits, without those that were not used since its last use.
+        """Keep a state if it fits, and evict states that were not used since its last use.
 
         Args:
             max_bytes: The budget of the worker; None for no budget.

@@ -1,7 +1,7 @@
 """The store of a key group's state between two steps.
 
-It contains one text, which is small and rewritten in each step: a manifest for each operator, by name. And it
-contains segments, which are numbered by operator and written once. On Spark both are in the checkpointed
+It contains one small text, which is rewritten in each step, with a manifest for each operator by name. It
+also contains segments, which are numbered by operator and written once. On Spark both are in the checkpointed
 state store, so they change together.
 """
 

@@ -1,8 +1,8 @@
-"""The control elements that a task sends to every key group, which are bounded.
+"""The control elements that a task sends to every key group, in a bounded number.
 
-Each key group gets a copy of them. So a flood of forged elements must not pass: those of senders that do not
-count are left out here already, and of too many elements of a partition the last of each sender and kind.
-A watermark that takes effect later makes no record late.
+Each key group gets a copy of them, so a flood of forged elements must not pass. Elements of senders that do
+not count are left out here. Of too many elements of a partition, only the last of each sender and kind are
+sent: a watermark that takes effect later makes no record late.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SenderFiles:
-    """Where tasks keep the senders that count.
+    """The files in which tasks keep the senders that count.
 
     Attributes:
         checkpoint: The folder of the query's checkpoint.
@@ -52,7 +52,7 @@ class _Senders:
     Attributes:
         names: Their channels, in the order of their first elements.
         ignored: How many elements were of other senders.
-        changed_from: The offset after the last element that has changed this; None if none has.
+        changed_from: The offset after the last element that has changed the senders; None if none has.
     """
 
     files: OffsetFiles

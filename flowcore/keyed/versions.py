@@ -12,7 +12,7 @@ def require_version(what: str, version: object, known: int) -> None:
         what: What has this version.
 
     Raises:
-        StateError: It is another one.
+        StateError: The version is another one.
     """
     if version != known:
         msg = (

@@ -1,11 +1,11 @@
 """Ranking, as an operator on key groups: the first rows of each key in an order, emitted where they change.
 
-A key keeps at most *n* rows. A new row takes its place among them; rows behind it move down, and one that
-gets no rank any more is forgotten. After the rows of a step, each rank that has another row is emitted once,
-so that for each key and rank a later row replaces an earlier one. A rank that a key has never vanishes.
+A key keeps at most *n* rows. A new row takes its place among them. Later rows move down, and a row without a
+rank is forgotten. After the rows of a step, each rank that has another row is emitted once, so that for each
+key and rank a later row replaces an earlier one. A rank that a key has never vanishes.
 
-Rows that are equal in the order are in order of arrival, the later one last, or first with ``newest_first``.
-With that, one rank and the timestamp as order, the row of a key is its newest.
+Rows that are equal in the order are in order of arrival, or of reverse arrival with ``newest_first``. With
+``newest_first``, one rank and the timestamp as order, the row of a key is its newest row.
 
 In an order, values are compared as Spark compares them: null is the smallest value, not-a-number the largest.
 
@@ -48,7 +48,7 @@ class Ranking(KeyGroupOperator):
         keys: The key's columns. Null equals null.
         n: How many rows of a key have a rank.
         order: The columns of the order, each with whether larger values come first.
-        newest_first: Of equal rows, the one that arrived last comes first.
+        newest_first: Of equal rows, the last to arrive is first.
         timestamp: A column of ``order`` that must not be null: a 64-bit integer; None if there is none.
         rows: The columns of a row.
         passed: The columns of an emitted row: their name in the output, and in ``rows``.
@@ -147,7 +147,7 @@ class RankingGroup(KeyGroup):
             yield self._encode(keys[start : start + _KEYS_PER_PIECE])
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """The row with rank 1 begins its key anew; what is left of earlier rows follows no rank."""
+        """The row with rank 1 replaces all rows of its key that were read before."""
         for piece in pieces:
             for _, table in segments.decode(piece):
                 self._load(table)
@@ -187,7 +187,7 @@ class RankingGroup(KeyGroup):
         self._keep(keys, every, chosen, code_of, changed)
 
     def _sort(self, rows: pa.RecordBatch, code_of: Ints, old: int) -> Ints:
-        """The rows by key, and in their order; the first ones are old, and are in their order already."""
+        """The rows by key and order; the first rows are old, and in order already."""
         config, arrived = self._config, np.arange(rows.num_rows)
         if config.newest_first:
             arrived[:old] = arrived[:old][::-1]

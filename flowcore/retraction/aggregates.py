@@ -104,10 +104,10 @@ class RetractingAggregates(KeyGroupOperator):
 
 @dataclass(slots=True)
 class _Group:
-    """What is kept of a group.
+    """The state of a group.
 
     Attributes:
-        totals: Of each argument.
+        totals: The totals of each argument.
         result: The results that were emitted last; None if that is not known.
     """
 
@@ -118,11 +118,11 @@ class _Group:
 
 @dataclass(slots=True)
 class _Step:
-    """What a step has changed.
+    """The groups that a step has changed.
 
     Attributes:
-        last: Of each group, the position of its last row among the rows of the step.
-        before: The results of the groups that there were before it.
+        last: The position of each group's last row among the rows of the step.
+        before: The results that the groups had before the step.
     """
 
     last: dict[Any, int] = field(default_factory=dict)
@@ -278,7 +278,7 @@ class RetractingGroup(KeyGroup):
         out.rows(RESULTS, pa.RecordBatch.from_arrays(columns, schema=config.outputs[RESULTS]))
 
     def _encode(self, keys: Sequence[Any], values: Sequence[Sequence[tuple[Any, Any]]]) -> bytes:
-        """Groups, those that are gone without rows; and values, those that are gone with the number 0."""
+        """Groups, of which deleted ones have no rows; and values, of which removed ones have the number 0."""
         none = _Group([Total() for _ in self._arguments])
         groups = [self._groups.get(key, none) for key in keys]
         totals: list[pa.Array[Any]] = [pa.array([group.rows for group in groups], pa.int64())]

@@ -80,7 +80,7 @@ class ChangelogGroup(RankingGroup):
         self._forget_expired()
 
     def header(self) -> Mapping[str, Any]:
-        """That of a ranking and, for readers of the state, which column says that a row is a deletion."""
+        """That of a ranking and, for readers of the state, the column that marks deletions."""
         return {**super().header(), "deleted": self._deleted}
 
     def delta(self) -> bytes | None:

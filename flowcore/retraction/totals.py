@@ -1,4 +1,4 @@
-"""Totals of changing rows: what an aggregate keeps of the values of one column, to take values back.
+"""Totals of changing rows: the state of an aggregate of one column, from which values can be taken back.
 
 Sums are exact: taking a value back leaves what the sum would be without it, which floating-point addition
 does not. A sum is an integer: of 64-bit integers it wraps around as Spark's, of decimals it has their scale,
@@ -36,8 +36,8 @@ class Argument:
 
     Attributes:
         sums: A sum is kept.
-        counts: It is counted how often each value is there, for the least, the greatest and the number of
-            distinct ones.
+        counts: The occurrences of each value are counted, for the least, the greatest and the number of
+            distinct values.
     """
 
     column: str
@@ -51,7 +51,7 @@ class Argument:
 
     @property
     def scale(self) -> int:
-        """How many digits a decimal has after the point."""
+        """The number of digits of a decimal after the point."""
         return self.type.scale if isinstance(self.type, pa.Decimal128Type) else 0
 
     def read(self, column: pa.Array[Any]) -> list[Any]:
@@ -89,8 +89,9 @@ class Total:
 
     Attributes:
         records: How many values it has.
-        total: Their sum, of those that are finite.
-        values: How often each value is there; of a column that is only summed, those that are not finite.
+        total: The sum of the finite values.
+        values: The number of occurrences of each value; of a column that is only summed, of the values that
+            are not finite.
     """
 
     __slots__ = ("_greatest", "_least", "records", "total", "values")
@@ -122,7 +123,7 @@ class Total:
             self._greatest = _UNKNOWN
 
     def set(self, value: Any, count: int) -> None:
-        """Set how often a value is there, as it was stored."""
+        """Set the stored number of occurrences of a value."""
         if count:
             self.values[value] = count
         else:
@@ -188,7 +189,7 @@ class Total:
 
 
 def is_summable(kind: pa.DataType) -> bool:
-    """Whether there is a sum of values of a type."""
+    """Whether values of a type can be summed."""
     types = pa.types
     return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 

@@ -1,9 +1,9 @@
 """Sorting by event time, as an operator on key groups: records wait for the watermark.
 
-A record is kept until the watermark reaches its timestamp. Then no earlier record can come any more. All
-records that a watermark reaches are emitted in order of their timestamps, and of equal timestamps in order of
-arrival. They leave upstream of that watermark, so none is late downstream. A record up to the watermark is
-late: its place in the order has passed.
+A record is kept until the watermark reaches its timestamp. After that no earlier record can arrive. All
+records that a watermark reaches are emitted before it, in order of their timestamps, and of equal timestamps
+in order of arrival. So no record is late downstream. A record up to the watermark is late: its place in the
+order has passed.
 
 The order holds for the whole key group, and so for each of its keys.
 

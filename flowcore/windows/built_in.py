@@ -48,8 +48,8 @@ class BuiltIn:
     Args:
         function: Its name in `FOLDS`.
         columns: The columns of its arguments; none for ``*``.
-        distinct: Equal values count once.
-        ignore_nulls: ``first_value`` and ``last_value`` skip nulls; the others always do.
+        distinct: Equal values count once. ignore_nulls: ``first_value`` and ``last_value`` skip nulls; all
+        other functions always do.
     """
 
     function: str
@@ -127,7 +127,7 @@ def _combining(combine: Callable[[Any, Any], Any], *, distinct: bool = False) ->
 
 
 def _nearest(better: Callable[[Any, Any], bool]) -> Fold:
-    """The value where another one is least or greatest; among equals the last, as in Spark."""
+    """The value where another column is least or greatest; among equal ones the last, as in Spark."""
 
     def merged(kept: list[Any] | None, new: list[Any] | None) -> list[Any] | None:
         if kept is None or new is None:

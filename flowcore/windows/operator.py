@@ -126,7 +126,7 @@ class WindowOperator:
                 seen.dropped_records += 1
 
     def _open(self, state: WindowState, key: Any, key_state: KeyState, window: TimeWindow) -> OpenPane | None:
-        """Open the window that contains this one after merging, None if that is late."""
+        """Open the window that contains this window after merging; None if the merged window is late."""
         if not self.config.assigner.merging:
             late = self._is_late(state, window.last_ms)
             return None if late else open_pane(state, key, key_state, window)

@@ -77,7 +77,7 @@ class OpenPane:
         self.pane.life = life.renew(self.clock_ms, timestamp_ms)
 
     def has_ended(self, config: WindowConfig) -> bool:
-        """Whether the window ends at the timer that is due: its time to live may have begun anew."""
+        """Whether the window ends at the timer that is due, unless its time to live has begun anew."""
         expires_ms = self._expires_ms(config)
         return expires_ms is None or expires_ms <= self.clock_ms
 
@@ -104,7 +104,7 @@ class OpenPane:
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
         window, newest_ms = self.window, None
-        if pane.life is not None:  # a key that begins anew has other record ids than before it expired
+        if pane.life is not None:  # a key that returns after its expiry has other record ids
             window, newest_ms = TimeWindow(pane.life.began_ms, window.end_ms), pane.life.newest_ms
         return [WindowResult(self.key, value, window, pane.firings, is_late, newest_ms) for value in values]
 

@@ -127,7 +127,7 @@ class ColumnarAggregates:
 
     @staticmethod
     def refusal(aggregates: Iterable[tuple[str, BuiltIn]], types: Mapping[str, pa.DataType]) -> str | None:
-        """Return why these cannot be computed by column, None if they can."""
+        """Return why the aggregates cannot be computed by column, None if they can."""
         for name, each in aggregates:
             if each.function not in _COLUMNAR:
                 return f"{name} is {each.function}, which is not computed by column"

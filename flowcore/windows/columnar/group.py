@@ -136,5 +136,5 @@ class ColumnarGroup(KeyGroup):
         return ResultWriter(self._schema, self._aggregates, out)
 
     def _reject(self, rows: pa.RecordBatch, late: npt.NDArray[np.bool_], out: StepOutputs) -> None:
-        """Emit or count the late ones among records that are in no window."""
+        """Emit or count the late records among those that are in no window."""
         out.reject(LATE, rows, late, None if self._context.config.late == "drop" else self._context.late)

@@ -1,7 +1,7 @@
 """A key group of session windows of one gap.
 
-The records of a batch are first merged with each other into *runs*, and these with the sessions of the group.
-Only an old record, which could already be late, stays alone and in order of arrival.
+The records of a batch are first merged with each other into *runs*. The runs are merged with the sessions of
+the group. Only an old record, which could already be late, stays alone and in order of arrival.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Sessions in columns: merging of those that overlap or touch, and the sessions of a key group.
 
 Sessions merge by column, or in order of arrival. `SessionStore` has them in places that are reused. The
-sessions of a key form a linked list: the key leads to the first, and each to the next. So an operation on
-some keys costs as much as these keys have sessions. Only `due` looks at all sessions, at one number of each.
+sessions of a key form a linked list: the key leads to the first, and each to the next. So the cost of an
+operation on some keys is proportional to the number of their sessions. Only `due` reads all sessions, one
+number of each.
 """
 
 from __future__ import annotations
