@@ -1,7 +1,8 @@
 """Channels of a partition: each sender that writes control elements to it is one.
 
-Anyone who may write to a topic may forge senders. So those count that a source declares; without that, the
-first ones of each partition, in the order of their elements. One that counts is never dropped for another.
+Anyone who may write to a topic may forge senders. So only the senders that a source declares count. Without a
+declaration, the first senders of each partition count, in the order of their elements. A sender that counts
+is never replaced by another.
 """
 
 from __future__ import annotations

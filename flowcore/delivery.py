@@ -1,4 +1,4 @@
-"""Exactly-once delivery: whether a slot writes a batch, has written it before, or must stop.
+"""Exactly-once delivery: decide whether a slot writes a batch, has written it before, or must stop.
 
 A *slot* is one part of a query's output, which one transactional producer writes. In the transaction with the
 records of a batch, each slot writes one entry to its partition of the query's *ledger*, also if it has no
@@ -61,7 +61,7 @@ class LedgerTerms:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What one slot has written of one batch.
+    """The entry of one slot for one batch in the ledger.
 
     Attributes:
         checkpoint: The id of the checkpoint that numbers the batch.
@@ -174,7 +174,7 @@ class SlotBatch:
         """Check that a repeated batch has the records of the first time.
 
         Raises:
-            DeliveryError: It has others.
+            DeliveryError: The batch has other records.
         """
         if written != repeated:
             found = "other records" if written.records == repeated.records else f"{repeated.records} records"
@@ -206,5 +206,5 @@ def transactional_id(flow: str, query: str, slot: int) -> str:
 
 
 def transactional_prefix(flow: str, query: str) -> str:
-    """What the ids of all slots of a query begin with."""
+    """The prefix of the ids of all slots of a query."""
     return f"{flow}.{query}."

@@ -108,7 +108,7 @@ class InstallationError(FlowcoreError):
 
 
 class OutageError(FlowcoreError):
-    """Something outside of the flow is away and may come back; starting again is right, however often."""
+    """Something outside of the flow is unavailable for a time; a run may start again, however often."""
 
 
 class ResultError(FlowcoreError):

@@ -1,4 +1,4 @@
-r"""Text that others chose, made safe for each place where flowcore shows it.
+r"""Make text from data safe for each place where flowcore shows it.
 
 Names of topics, channels and operators, keys, values, reasons and error texts come from data or from
 strangers. Each view uses the function of its format here: a terminal (`printable`, `printable_lines`), HTML

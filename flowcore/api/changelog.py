@@ -83,8 +83,8 @@ def _parse_counted(
     """Parse aggregates that can be computed from sums and from the number of times that each value occurs.
 
     Args:
-        why: The reason for which another aggregate is refused. change: A further way out, besides an
-        aggregate that can be computed.
+        why: The reason for which another aggregate is refused.
+        change: A further way out, besides an aggregate that can be computed.
     """
     found = parse_window_aggregates(node, name, aggregates)
     for column, each in found.columns:

@@ -98,7 +98,7 @@ def open_functions(steps: Iterable[Step]) -> Iterator[None]:
     """Call ``open`` of the steps' functions, and ``close`` at the end, once for each object.
 
     Raises:
-        FunctionError: One of them could not be opened or closed; the others are closed nevertheless.
+        FunctionError: A function could not be opened or closed; the others are closed nevertheless.
     """
     with ExitStack() as stack:
         for step, owner in _owners(steps):
@@ -113,7 +113,7 @@ def emit_attributes(steps: Iterable[Step], attributes: RecordAttributes) -> None
     """Call ``process_record_attributes`` of the steps' functions that have it, once for each object.
 
     Raises:
-        FunctionError: One of them raised.
+        FunctionError: A function raised.
     """
     for step, owner in _owners(steps):
         if asks_for_attributes(owner):

@@ -1,7 +1,7 @@
-"""A chain over some rows and columns of a stream; all others pass it unchanged.
+"""A chain over some rows and columns of a stream; all other rows and columns pass unchanged.
 
 A row of a live query has more columns than its record, such as its coordinates and its branch. Between the
-rows of a chain are rows of other branches, bad messages and latency markers. All these cross the worker as
+rows of a chain are rows of other branches, bad messages and latency markers. These rows cross the worker as
 Arrow columns and never become Python objects. An output carries the other columns of the record that it was
 made from.
 """

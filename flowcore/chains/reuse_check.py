@@ -1,4 +1,4 @@
-"""The reuse check: does each function treat its records as its operator attributes declare?
+"""The reuse check: whether each function treats its records as its operator attributes declare.
 
 It runs the same steps as the generated function, slowly, and compares records before and after each call of a
 user's function. So it detects which function changed a record after emitting it, or a record that others

@@ -1,4 +1,4 @@
-"""`flowcore watermarks`: which channels hold the event time of a flow, and how to release one."""
+"""`flowcore watermarks`: the channels that hold the event time of a flow, and the reset of a channel."""
 
 import json
 from collections.abc import Iterator

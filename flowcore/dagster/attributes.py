@@ -59,7 +59,7 @@ class AssetAttributes(dg.Model, dg.Resolvable):
 
 
 class Automation(dg.Model, dg.Resolvable):
-    """When a flow runs without a person. Everything that launches a run is off at first, except restarts."""
+    """When a flow runs automatically. Everything that launches a run is off at first, except restarts."""
 
     refresh_cron: str = Field(default="0 3 * * *", description="When the bounded stages run again.")
     slice_cron: str = Field(default="*/5 * * * *", description="When the live queries catch up and end.")

@@ -1,4 +1,4 @@
-"""What a launch may configure: how a run goes, and nothing that the deployment has decided.
+"""Restrict a launch to settings of its run, without those of the deployment.
 
 Anyone who can open Dagster's UI can launch runs, and Dagster lets a launch override every field of a
 resource: the broker to which passwords are sent, folders, and options of Spark that load code. So the allowed

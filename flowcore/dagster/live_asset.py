@@ -100,10 +100,10 @@ def build_live_asset(
 
 
 def require_state(context: dg.AssetExecutionContext, plan: Plan, settings: Settings) -> None:
-    """Check that a run in place of one that had state finds it: else it would begin anew, without a person.
+    """Check that a restarted run finds the state of the run before it, and does not begin anew unnoticed.
 
     Raises:
-        MissingStateError: It does not.
+        MissingStateError: The state is missing.
     """
     first = first_run(context.run)
     beats = context.instance.fetch_materializations(live_key(plan.flow), limit=1).records

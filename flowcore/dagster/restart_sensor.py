@@ -1,8 +1,8 @@
 """The supervisor: a sensor that launches a crashed live run again, and the asset check `running`.
 
-`restarts` decides what to do. A run that a person terminated has an event for that, which a run that a signal
-ended (the machine shuts down) does not have. Decisions are visible in the check, in the sensor's ticks, and
-in the tags of the runs.
+`restarts` decides what to do. A run that a person terminated has an event for it. A run that a signal ended,
+as when the machine shuts down, has none. Decisions are visible in the check, in the sensor's ticks, and in
+the tags of the runs.
 """
 
 import time
@@ -184,7 +184,7 @@ def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, key: dg.AssetKe
 
 
 def _met_outage(instance: dg.DagsterInstance, run: str) -> bool:
-    """Whether a run failed with an `OutageError`, of which its log has the names."""
+    """Whether a run failed with an `OutageError`, by the names of errors in its log."""
     kinds = {dg.DagsterEventType.STEP_FAILURE}
     events = (entry.get_dagster_event() for entry in instance.all_logs(run, of_type=kinds))
     return any(name in _OUTAGES for event in events for name in _error_names(event))

@@ -45,7 +45,7 @@ class Attempt:
         heartbeat_s: Its last heartbeat, None if there is none.
         ended_s: When it ended, None while it has not.
         restarted: Whether it was launched in place of a crashed run, not by a person.
-        outage: Whether it crashed because something was away that may come back, as a broker.
+        outage: Whether it crashed in an outage that may end, as of a broker.
     """
 
     run: str

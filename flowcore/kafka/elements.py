@@ -38,7 +38,7 @@ class ElementWriter:
     Args:
         topics: Number of partitions by topic of tagged elements.
         channel: Name of the writing query, for instance ``auctions/bids``.
-        key: Signs the elements of signed topics; needed if there are any.
+        key: Signs the elements of signed topics; needed if a topic is signed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Errors of a broker that refuses a client, or that a client must not trust: what is wrong, and what to do.
+"""Errors of a broker that refuses a client, or that a client must not trust, with the way out.
 
 Kafka's clients report a bad certificate in their own words, or only as a broker that is away. `diagnose_tls`
 repeats the handshake with Python's TLS, which says what is wrong. It sends nothing that Kafka could read.
@@ -50,7 +50,7 @@ def permission_refused(address: str, security: Security, reason: str) -> BrokerA
 
 
 def diagnose_tls(address: str, security: Security) -> BrokerAccessError | None:
-    """What is wrong with the certificates of a connection; None if nothing is, or no broker answers."""
+    """The problem with the certificates of a connection; None without one, or if no broker answers."""
     if "SSL" not in security.protocol:
         return None
     try:

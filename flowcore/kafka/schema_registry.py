@@ -31,7 +31,7 @@ _AVRO = "AVRO"
 _MISSING = (40401, 40402, 40403)
 """Error codes of a registry that does not have a subject, a version or a schema."""
 _CLOUD_FIELDS = ("bearer.auth.logical.cluster", "bearer.auth.identity.pool.id")
-"""What Confluent's cloud asks for beside a token. The client requires them, the second one before 2.16."""
+"""Confluent's cloud uses these with a token; the client requires both (the second one until 2.16)."""
 _SHOWN = 300
 
 
@@ -128,7 +128,7 @@ class SchemaRegistry:
         return SchemaVersion(number, int(found.schema_id), schema.schema_str)
 
     def _ask(self, request: str, *arguments: object) -> Any:
-        """What the client's method returns; None if the registry does not have what it names."""
+        """The result of the client's method; None if the registry does not have the named object."""
         with self._translated(arguments[0]):
             try:
                 return getattr(self._client, request)(*arguments)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Registry", "TopicSchemas", "resolve_sink", "resolve_source"]
 
 _MOST_REFUSED = 16
-"""Ids of one topic for which the registry is asked in vain. Then each id that is not known is bad: otherwise
-a writer of the topic could stop its reader for ever."""
+"""The most ids of one topic for which the registry is asked in vain. After that each unknown id is bad:
+otherwise a writer of the topic could stop its reader for ever."""
 
 
 class Registry(Protocol):
-    """What is asked of a schema registry; see `SchemaRegistry`."""
+    """The requests to a schema registry; see `SchemaRegistry`."""
 
     @property
     def url(self) -> str: ...

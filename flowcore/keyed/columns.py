@@ -27,8 +27,9 @@ def timestamps_of(
     """The timestamps of rows: a column of 64-bit integers.
 
     Args:
-        shown: The columns of a row that the error shows. unknown: What cannot be decided for a row without
-        timestamp. instead: The way out where not all rows can have one.
+        shown: The columns of a row that the error shows.
+        unknown: What cannot be decided for a row without timestamp.
+        instead: The way out where not all rows can have one.
 
     Raises:
         NoTimestampError: A row has none.

@@ -31,7 +31,7 @@ def history_folder(state_dir: Path, flow: str) -> Path:
 class HistoryWriter:
     """Appends to a flow's history; only the process that holds the flow's checkpoints may do so.
 
-    If the run before has not reported its end, it is recorded as killed.
+    A previous run that has not reported its end is recorded as killed.
 
     Args:
         folder: See `history_folder`; created if it is missing.

@@ -34,7 +34,7 @@ class Batch:
             records that deduplication dropped, and those without id that it passed; results that later ones
             of their key replaced before a flush.
         held: Results in flush buffers after the batch; None if the query has no buffer.
-        held_since_ms: When the oldest of these arrived; None if there is none.
+        held_since_ms: When the oldest held result arrived; None if there is none.
         state_rows: Rows of state after the batch; None if there is no state, or its store does not count.
         state_bytes: Bytes of state after the batch; None if there is no state, or it reports no size.
         watermark_ms: The operators' watermark; None if they have none.

@@ -1,4 +1,4 @@
-"""What a run uses of its machine: memory, open files and threads of its process and all below it.
+"""The use of the machine by a run: memory, open files and threads of its process and all below it.
 
 They are the driver, Spark's JVM and the Python workers of a local master. The memory is the resident set;
 pages that processes share count for each of them.
@@ -16,7 +16,7 @@ __all__ = ["Usage", "process_family", "read_usage"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and its descendants use."""
+    """The memory, open files and threads of a process and its descendants."""
 
     memory_bytes: int
     open_files: int
@@ -32,7 +32,7 @@ def process_family(pid: int) -> list[psutil.Process]:
 
 
 def read_usage(pid: int) -> Usage | None:
-    """What a process uses now, with its descendants; None if it has ended."""
+    """The current use by a process with its descendants; None if it has ended."""
     found = []
     for process in process_family(pid):
         with suppress(psutil.Error):  # it has ended, or belongs to another user

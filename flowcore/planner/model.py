@@ -50,8 +50,8 @@ class Chain:
     """Python operators that run in one call of a Python worker: a tree with one input.
 
     Attributes:
-        operators: Inputs before readers; only the first reads from outside. If that is a keyed process, the
-            others run in the call of its key groups.
+        operators: Inputs before readers; only the first reads from outside. If the first is a keyed process,
+            the other operators run in the call of its key groups.
         copies: By ``(sender, receiver)``: ``"reuse"``, ``"shallow"`` or ``"deep"``.
         outputs: The operators whose records leave the chain, with the copy that is made for that.
     """
@@ -76,7 +76,7 @@ class Chain:
         return self._name(self.head)
 
     def receivers(self, sender: ChainOperator) -> tuple[ChainOperator, ...]:
-        """The operators of the chain that read the output of one of them, in the order of the flow."""
+        """The operators of the chain that read an operator's output, in the order of the flow."""
         return tuple(receiver for one, receiver in self.copies if one is sender)
 
     def _name(self, node: ChainOperator) -> str:
@@ -160,7 +160,7 @@ class BoundedStage:
         results: Tables for live queries; their edges are blocking.
         decision: Why it is a stage of its own.
         chains: Its Python operators, by call of a worker.
-        checkpoint: None is ever taken.
+        checkpoint: The decision that no checkpoint is taken.
         after: Names of the stages that must be committed before it may start.
         start: When it starts, and why.
         edges: Those to and from its topics.
@@ -211,10 +211,11 @@ class LiveQuery:
         untimed_sources: The sources whose records need a timestamp in some branches only, or in other queries
             only if their bad records leave through this one.
         follows: The queries that write the topics of its cuts, in the order of its sources.
-        key_group_dead_letters: The sources whose dead letters take failures in its key groups; none if a
-            failure stops it.
-        counts_bad: The sources whose bad records it counts in micro-batches, and another query writes.
-        joins: How each of its joins gets at its result (`flowcore.planner.rules.joins`).
+        key_group_dead_letters: The sources to whose dead letters failures in its key groups go; none if a
+            failure stops the query.
+        counts_bad: The sources whose bad records it counts in micro-batches, for another query that writes
+            them.
+        joins: How each of its joins reads its result (`flowcore.planner.rules.joins`).
         used_columns: As of a `BoundedStage`; a buffer keeps all columns of its operator.
         failures: As of a `BoundedStage`.
     """
@@ -278,7 +279,7 @@ class LiveQuery:
 
     @property
     def function_buffers(self) -> frozenset[Operator]:
-        """The functions with a buffer: it is downstream of the function, and an operator by key group."""
+        """The functions with a buffer, which is an operator by key group downstream of the function."""
         return frozenset(node for node in self.buffers if not isinstance(node, StatefulOperator))
 
     @property
@@ -322,9 +323,9 @@ class LiveQuery:
         return bool(self.keyed)
 
     def find_senders(self, node: Operator) -> tuple[Operator, ...]:
-        """What begins channels, and whose records reach an operator without another one of these.
+        """The operators that begin channels and from which records reach an operator directly.
 
-        These are sources, operators that assign event time, and operators by key group.
+        Channels begin at sources, operators that assign event time, and operators by key group.
         """
         senders = {*self.sources, *self.assigners, *self.keyed}
         return tuple(each for each in find_ways(node, self.keyed) if each in senders)

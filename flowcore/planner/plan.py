@@ -67,8 +67,7 @@ def plan_flow(
     """Plan a flow; without a mode each live query gets the fastest that it allows, and catches up in batches.
 
     Args:
-        table_bytes: The sizes of committed results of its bounded stages, by name of the operator, as far as
-            they are known.
+        table_bytes: The known sizes of committed results of its bounded stages, by name of the operator.
 
     Raises:
         PlanError: The flow writes nothing, or cannot run as asked.

@@ -20,7 +20,7 @@ def find_ways(node: Operator, keyed: Collection[Operator]) -> tuple[Operator, ..
 
 
 def find_upstream(ends: Iterable[Operator]) -> tuple[Operator, ...]:
-    """Every operator that some operators depend on, and these, inputs before readers, each once."""
+    """Some operators and all operators that they depend on, inputs before readers, each once."""
     return tuple(dict.fromkeys(node for end in ends for node in end.upstream))
 
 

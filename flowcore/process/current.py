@@ -83,7 +83,7 @@ class Current:
         """The current key.
 
         Raises:
-            StateError: There is none.
+            StateError: There is no current key.
         """
         if not self._has_key:
             msg = (

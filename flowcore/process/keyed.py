@@ -237,7 +237,7 @@ class _Group(KeyGroup):
         return key if place is None else f"{key} at {place}"
 
     def _timer_text(self, result: ProcessResult, clock: str, before_ms: int) -> str:
-        """The identity of a timer. One that was set in the past also has the number of the advance."""
+        """The identity of a timer. A timer that was set in the past also has the number of the advance."""
         key = key_by_name(self._config.keys, result.key)
         text = json.dumps({name: to_plain(value) for name, value in key.items()})
         time_ms = result.timestamp_ms

@@ -74,7 +74,8 @@ class ProcessOutputs:
         keys: The key's columns; none for one key for all.
         places: Columns of records that say where a record was; outputs carry them.
         topics: Topic names, by the number in the first of ``places``; partition and offset follow it.
-        keyed: Results carry their key, as `key_fields`. Not for functions of batches, which have no one key.
+        keyed: Results carry their key, as `key_fields`. Not for functions of batches, whose rows have several
+            keys.
         dead_letters: Which failures become dead letters; None if each fails the query.
         downstream: Functions that process the results; rows are made of their outputs.
     """
@@ -136,7 +137,7 @@ class RowBuilder:
         """Require that outputs fit the declared columns, except results for downstream functions.
 
         Raises:
-            FunctionError: They do not.
+            FunctionError: An output does not fit.
         """
         if self._config.downstream is None:
             self._columns(emissions.results, self._config.results)

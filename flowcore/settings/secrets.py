@@ -1,4 +1,4 @@
-"""Secrets among the settings: where their values may come from.
+"""Secrets among the settings, and the places from which their values may come.
 
 No message contains the value of a secret, or of a key that does not exist: it may be a secret's, mistyped. A
 command line does not take secrets, since every user of the machine can read it.
@@ -21,7 +21,7 @@ SPARK_SECRETS = (
     "secret|password|passphrase|token|access[.]?key"
     "|account[.]key|private[.]key|encryption[.]key$|azure[.]sas[.]"
 )
-"""A pattern of what keys of Spark's secrets contain: Spark's own default, and keys of object stores."""
+"""Matches the keys of Spark's secrets: Spark's own default pattern, and keys of object stores."""
 
 # A key that ends with .file or .path only names a place.
 _SPARK_SECRET = re.compile(rf"(?i)spark\..*({SPARK_SECRETS})(?!.*\.(file|path)$)")

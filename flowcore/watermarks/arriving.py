@@ -1,8 +1,8 @@
 """Watermarks that arrive among the records of a source, or from the key groups of another operator.
 
 A partition may have several channels, one for each sender. A partition without a known channel holds the
-watermark. Channels that an element adds or makes active do so together, before the records of the step: else
-the watermark of the first one would make the records of the others late.
+watermark. Channels that elements add or make active become active together, before the records of the step:
+otherwise the watermark of the first channel would make the records of the other channels late.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -52,7 +52,7 @@ def call_generator(function: Callable[[Any], int | None], timestamps_ms: Any) ->
     """Call a user's generator with the timestamps of a batch of one partition.
 
     Raises:
-        FunctionError: It returned something that is not a time.
+        FunctionError: The generator returned something that is not a time.
     """
     time_ms = function(timestamps_ms)
     if time_ms is None or (isinstance(time_ms, int) and MIN_TIMESTAMP_MS <= time_ms <= MAX_TIMESTAMP_MS):

@@ -4,9 +4,9 @@ A channel is a partition of a source, a sender or key group whose elements arriv
 rule holds for all: the combined watermark is the minimum over the active channels, and never goes back. A
 channel that becomes active below it holds it until it has caught up.
 
-A channel at the end of time has ended: it is not idle, and the others decide. While all others are idle, the
-watermark does not advance, since they may become active again. When all channels have ended, it is the end of
-time.
+A channel at the end of time has ended: it is not idle, and does not hold the combined watermark. While all
+others are idle, the watermark does not advance, since they may become active again. When all channels have
+ended, it is the end of time.
 
 The channels are NumPy vectors, so that a step costs the same whether one channel changes or a thousand do.
 """
@@ -131,7 +131,7 @@ class ChannelElements:
 
 
 def delay_watermark(watermark_ms: int, delay_ms: int) -> int:
-    """A watermark that is behind another one. The end of time is not delayed; the smallest time is none.
+    """A watermark delayed by a length of time. The end of time and the smallest time are not delayed.
 
     >>> delay_watermark(100, 30), delay_watermark(MAX_TIMESTAMP_MS, 30) == MAX_TIMESTAMP_MS
     (70, True)
@@ -178,7 +178,7 @@ class MergedWatermark:
         return {name: PartitionWatermark(watermark_ms, idle) for name, watermark_ms, idle in values}
 
     def find_unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that are not channels."""
+        """The names that are not channels."""
         return _unknown(self.names, names)
 
     def numbers(self, names: tuple[str, ...]) -> npt.NDArray[np.intp]:

@@ -274,7 +274,7 @@ def periodic(generator: str | Callable[[Any], int | None]) -> WatermarkStrategy:
             timestamps of a batch of one partition to milliseconds or None; see `PeriodicFunction`.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: The generator is neither.
     """
     return WatermarkStrategy(
         Periodic(generator) if isinstance(generator, str) else PeriodicFunction(generator)

@@ -48,8 +48,8 @@ class BuiltIn:
     Args:
         function: Its name in `FOLDS`.
         columns: The columns of its arguments; none for ``*``.
-        distinct: Equal values count once. ignore_nulls: ``first_value`` and ``last_value`` skip nulls; all
-        other functions always do.
+        distinct: Equal values count once.
+        ignore_nulls: ``first_value`` and ``last_value`` skip nulls; all other functions always do.
     """
 
     function: str

@@ -1,4 +1,4 @@
-"""Which aggregates of unbounded input run by key group instead of as Spark's own.
+"""Choose the aggregates of unbounded input that run by key group instead of as Spark's own.
 
 Spark refuses its own aggregate upstream of another operator with state. An aggregate whose rows another
 aggregate takes back therefore keeps its state by key group.
@@ -16,7 +16,7 @@ def move_to_key_groups(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """The operators of a flow, with the aggregates upstream of a changelog by key group.
 
     Raises:
-        PlanError: An aggregate is not one of those that can run by key group.
+        PlanError: An aggregate cannot run by key group.
     """
     upstream = {each for node in operators if isinstance(node, ChangelogNormalize) for each in node.upstream}
     moved = {node for node in upstream if isinstance(node, Aggregate) and not node.bounded}

@@ -1,7 +1,7 @@
-"""Whether an operator by key group can read another one in the same query.
+"""Find out whether an operator by key group can read another one in the same query.
 
 The records of an operator by key group arrive in channels: the partitions of its topics, and the key groups
-of the operators upstream. It must be known of which channel a record is.
+of the operators upstream. The channel of each record must be known.
 """
 
 from collections.abc import Collection, Iterator

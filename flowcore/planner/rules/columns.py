@@ -1,4 +1,4 @@
-"""The output columns of each operator that any reader uses, and the source columns that they are made of.
+"""Find the used output columns of each operator, and the source columns that they are made of.
 
 An unused column need not be computed, carried or joined. Names are lower case, as Spark compares them.
 """
@@ -33,7 +33,7 @@ def find_used_columns(
 def trace_columns(operator: Operator) -> dict[str, tuple[tuple[Read, str], ...]]:
     """The sources and their columns from which each output column is made, sorted.
 
-    All that a Python function reads counts; see `flowcore.api.node` for what does not.
+    All columns that a Python function reads count; see `flowcore.api.node` for those that do not.
     """
     known: dict[Operator, Origins] = {}
     sources: dict[str, Read] = {}

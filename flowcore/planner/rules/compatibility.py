@@ -1,10 +1,10 @@
-"""Whether a live query can continue from the checkpoint that an earlier plan of it left.
+"""Find out whether a live query can continue from the checkpoint of an earlier plan.
 
-A checkpoint holds how far each source was read, and what operators keep. Spark finds sources and the state of
-its own operators by position, so a query must have the same ones in the same order. The state of operators by
-key group is found by the exchange, that is by depth, and by the operator's name: such operators may be added
-and removed, but not moved or renamed. Filters, projections, functions without state, joined results and sinks
-may change.
+A checkpoint holds the offsets of each source, and the state of operators. Spark finds sources and the state
+of its own operators by position, so a query must have the same ones in the same order. The state of operators
+by key group is found by the exchange, that is by depth, and by the operator's name: such operators may be
+added and removed, but not moved or renamed. Filters, projections, functions without state, joined results and
+sinks may change.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class CheckpointNeeds:
     Attributes:
         sources: The topics that it reads, in order, with the seams of their histories; then its backlog
             status where key groups get it.
-        states: What its operators keep, in order.
+        states: The state of its operators, in order.
     """
 
     sources: tuple[str, ...]
@@ -62,7 +62,7 @@ def derive_needs(query: LiveQuery) -> CheckpointNeeds:
 
 
 def find_differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
-    """Why a query cannot continue from a checkpoint: each thing as it was, and as it is now."""
+    """The differences because of which a query cannot continue from a checkpoint: before, and now."""
     if before.sources != now.sources:
         yield f"it was reading {_show_sources(before.sources)}, and now {_show_sources(now.sources)}"
     old, new = ([each for each in needs.states if each.depth is None] for needs in (before, now))

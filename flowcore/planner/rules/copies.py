@@ -1,4 +1,4 @@
-"""Chains of Python operators, and whether records between two of them are copied.
+"""Build chains of Python operators, and decide whether records between two of them are copied.
 
 Python operators that follow each other run in one call of a Python worker, a *chain*. For each pair the plan
 decides once whether a record is reused, copied shallowly (a new record with the same values) or deeply. A
@@ -25,7 +25,7 @@ from flowcore.planner.model import Chain
 __all__ = ["build_chains", "choose_copy"]
 
 _COLLECTOR = OperatorAttributes(input_record_stored=False)
-"""What holds records in the worker until a batch of them is full."""
+"""The collector of records in the worker, until a batch is full."""
 
 
 def build_chains(

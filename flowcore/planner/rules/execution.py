@@ -1,11 +1,11 @@
-"""How a live query runs: mode, start, checkpoints, backlog, latency markers, and delivery of its outputs.
+"""Decide how a live query runs: mode, start, checkpoints, backlog, latency markers, delivery.
 
 - It may run in Spark's real-time mode if every operator compiles to native expressions, and sources and sinks
   are Kafka topics. Every obstacle is named, so that a user sees what to change.
 - It starts after all bounded stages, unless ``execution.hand-over`` is ``pipelined`` (FLIP-331's future
   work): then it starts when the results that it joins are committed, while other stages still run. A part of
-  a table is never read: a record that is joined before its partner exists would be emitted without it, and
-  nothing would correct that.
+  a table is never read: a record that is joined before its partner exists would be emitted without the
+  partner, and never corrected.
 - Nothing is flushed for a checkpoint where no operator asks for it, since a flush costs output that nothing
   else needs.
 - A blocking edge with pending records counts as a source in backlog. A query's records are backlog while any
@@ -218,7 +218,7 @@ def require_live_delivery(stages: Iterable[BoundedStage]) -> None:
     """Check that no bounded stage has a sink with exactly-once delivery.
 
     Raises:
-        PlanError: One has.
+        PlanError: A bounded stage has such a sink.
     """
     for stage in stages:
         for sink in stage.sinks:

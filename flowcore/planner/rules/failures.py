@@ -1,4 +1,4 @@
-"""What happens to a record for which a user's function raises, or that has no event time where it needs one.
+"""Decide about records for which a user's function raises, or that lack a required event time.
 
 The record's message goes to the dead letters of its source and the query continues, unless the source
 declares ``on_error="fail"`` or the message cannot leave the query unchanged. A key group has no messages: its
@@ -56,7 +56,7 @@ def _decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision 
 
 
 def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
-    """The sources whose dead letters take failures in the query's key groups; none if a failure stops it."""
+    """The sources to whose dead letters failures in key groups go; none if a failure stops the query."""
     if not any(isinstance(node, StatefulOperator) for node in query.operators):
         return ()
     if not all(sink.topic for sink in query.sinks):

@@ -1,13 +1,13 @@
-"""Which operators' output is buffered so that only the latest output of each key is emitted, and by what.
+"""Decide whose output is buffered, and how, so that only the latest output of each key is emitted.
 
 Output is buffered if its operator has an interval, is idempotent, and has a key or one place where it is made
-(`Operator.flush_obstacle`). Two things can do it, with equal results:
+(`Operator.flush_obstacle`). There are two ways, with equal results:
 
 - *The trigger*: batches as far apart as the interval. Spark's own aggregate emits once for each key and
   batch, and its input waits in its topic.
 - *A buffer by key group*: where input must be processed at once, because it moves watermarks and timers, or
-  where nothing else keeps one record for each key. That of windows and process functions is in their own key
-  groups. That of any other function is an operator by key group itself.
+  where nothing else keeps one record for each key. The buffer of windows and process functions is in their
+  own key groups. The buffer of any other function is an operator by key group.
 
 Delays do not add up: a downstream operator emits with the upstream flush, or soon after it.
 
@@ -136,7 +136,7 @@ def _find_upstream_flush(node: Operator, decided: Mapping[Operator, Flush]) -> F
 def _find_buffer_obstacles(
     node: Operator, query: LiveQuery, decided: Mapping[Operator, Flush]
 ) -> Iterator[Obstacle]:
-    """What a buffer of its own, as an operator by key group, cannot share a query with."""
+    """The operators with which a buffer of its own, as an operator by key group, cannot share a query."""
     if node.emits_once_a_batch or isinstance(node, StatefulOperator):
         return
     for each in query.operators:

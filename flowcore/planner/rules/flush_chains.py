@@ -1,9 +1,9 @@
 """Input that arrives once in a flush interval, because the output of the operator upstream is buffered.
 
-If each of several buffered operators waited for its interval, delays would add up. One that reads what
-another one flushes gathers only what belongs to one flush, for a tenth of the interval: a chain of N costs
-one interval and N - 1 tenths. The upstream operator may be in the same query, where a control element follows
-each flush, or write a topic that this query reads.
+If each of several buffered operators waited for its interval, delays would add up. So an operator that reads
+the flushed output of another one only waits for the rest of that flush, for a tenth of the interval. A chain
+of N costs one interval and N - 1 tenths. The upstream operator may be in the same query, where a control
+element follows each flush, or write a topic that this query reads.
 
 Source: FLIP-365, future work.
 """

@@ -1,8 +1,8 @@
-"""Functions that expressions call and Spark does not have.
+"""Find functions that expressions call and Spark does not have, which Spark reports only after its start.
 
-Spark would find them when it has started. The names in ``spark_functions.txt`` are those of SHOW SYSTEM
-FUNCTIONS, beside what Spark's grammar has. A session may have more: functions that the user's own code or
-extensions register. Where there is such code, nothing is said.
+The names in ``spark_functions.txt`` are those of SHOW SYSTEM FUNCTIONS, beside what Spark's grammar has. A
+session may have more functions, registered by the user's own code or by extensions. Where there is such code,
+nothing is checked.
 """
 
 import difflib
@@ -43,7 +43,8 @@ def require_known_functions(flow: Flow, settings: Settings) -> None:
     """Check that Spark has the functions that a flow calls, for a session that flowcore makes.
 
     Raises:
-        PlanError: It has not; the message names operator, expression and the nearest function.
+        PlanError: Spark does not have a function; the message names operator, expression and the nearest
+            function.
     """
     nodes = flow.operators
     registers = any(

@@ -1,4 +1,4 @@
-"""The topics of a plan that begin with a history: who reads them, and what is known of the seam."""
+"""The topics of a plan that begin with a history: their readers, and the seam."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ def find_histories(operators: Iterable[Operator]) -> tuple[WithHistory, ...]:
 
 
 def decide_history(node: WithHistory) -> Decision:
-    """Where a history ends and its topic begins, and what makes sure that no record is counted twice."""
+    """Where a history ends and its topic begins, and why no record is counted twice."""
     reads_first = f"the query reads all of it before the first record of {node.live.name}"
     why = f"records of {node.history.name} from it on are left out, and records of {node.live.name} before it"
     if node.at_ms is None:
@@ -29,7 +29,7 @@ def require_histories(operators: Iterable[Operator]) -> None:
     """Check that nothing else reads a topic that begins with a history.
 
     Raises:
-        PlanError: Something does.
+        PlanError: Another operator or query reads the topic.
     """
     nodes = tuple(operators)
     for history in find_histories(nodes):

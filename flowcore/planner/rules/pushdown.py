@@ -1,10 +1,10 @@
-"""Which filters run upstream of Python functions instead of downstream.
+"""Move filters upstream of Python functions where the result is the same.
 
 A record that a filter drops needs no way to a Python worker and back. A `where` moves upstream of a function
 if the result is the same: the function passes on the columns of the condition unchanged, keeps no state, has
-no other reader, and the condition has the same value for the same record. It moves past a function that may
-drop records itself only in a stream, where arithmetic that fails gives null: in a batch the condition could
-fail on a record that the function would have dropped.
+no other reader, and the condition has the same value for the same record. A filter moves past a function that
+may drop records only in a stream, where failing arithmetic gives null. In a batch the condition could fail on
+a record that the function would have dropped.
 
 Spark itself pushes filters past everything else.
 """

@@ -2,9 +2,9 @@
 
 Branches that share a source share a query, so that the source is read and parsed once: those that can run
 in real time share one query, and those that need micro-batches another. The split does not depend on the
-mode that was asked for, because a checkpoint is of a query. Spark's own aggregate, a DataFrame function and a
-sink of files have a query of their own. A cut (`Stream.through`) ends a query, and begins the next one. The
-bad records of a source leave through exactly one query.
+requested mode, because each query has a checkpoint. Spark's own aggregate, a DataFrame function and a sink of
+files have a query of their own. A cut (`Stream.through`) ends a query, and begins the next one. The bad
+records of a source leave through exactly one query.
 
 In a query, all operators with state of the same depth are one exchange: records are shuffled to their key
 groups once.
@@ -37,7 +37,7 @@ __all__ = ["build_live_stage", "explain_exchanges"]
 
 
 def explain_exchanges(query: LiveQuery) -> Decision:
-    """Why a query is one of its own, with its exchanges if operators share one or follow each other."""
+    """Why a query is separate, with its exchanges if operators share one or follow each other."""
     exchanges = [" and ".join(node.name for node in each) for each in query.exchanges]
     if len(query.keyed) in (0, 1):
         return query.split
@@ -181,8 +181,8 @@ def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | Non
     """Give the bad records of each source to one query, to one of their own if no shared query reads it.
 
     A query with Python functions takes precedence: their failing records become bad there, as do those that
-    get no event time. So does one that delivers exactly once, so that the dead letters are in its
-    transactions; all are one query.
+    get no event time. So does a query that delivers exactly once, so that the dead letters are in its
+    transactions; both are one query.
     """
     found = dict(queries)
     shared = (group for group in queries if not group.alone)
@@ -208,7 +208,7 @@ def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | Non
 
 
 def _find_counting(source: Read, queries: Mapping[_Group, LiveQuery]) -> _Group | None:
-    """The first query that can count the bad records of a source: what it finds bad is all that is bad."""
+    """The first query that can count all bad records of a source."""
     timed = find_timed_sources(node for query in queries.values() for node in query.operators)
     for group, query in sorted(queries.items(), key=lambda item: item[1].mode.value == "realtime"):
         topics = [each.topic for each in query.sources]

@@ -1,4 +1,4 @@
-"""Whether stream elements carry timestamps (FLIP-330), or only their values.
+"""Decide whether stream elements carry timestamps (FLIP-330), or only their values.
 
 Tagged elements cost 9 bytes a record. They are needed where something asks for timestamps: a source with a
 watermark strategy, periodic watermarks, or the setting that keeps timestamps in any case. Latency markers
@@ -42,7 +42,7 @@ def choose_format(
     strategies: Mapping[str, WatermarkStrategy | None],
     tagged: Collection[str] = (),
 ) -> Decision:
-    """``"tagged"`` with everything that asks for timestamps, or ``"value-only"``.
+    """``"tagged"`` with all reasons for timestamps, or ``"value-only"``.
 
     ``strategies`` are those of the sources upstream. Sources in ``tagged`` read tagged elements: without a
     strategy of their own they pass on the watermarks that arrive.
@@ -115,7 +115,7 @@ def require_watermarks(operators: Iterable[Operator], settings: Settings) -> Non
     """Check that the watermarks are emitted that windows by event time need.
 
     Raises:
-        PlanError: The only ones are periodic, and the interval of polls is 0.
+        PlanError: The only watermarks are periodic, and the interval of polls is 0.
     """
     if settings.auto_watermark_interval:
         return
@@ -174,7 +174,7 @@ def _choose(
 
 
 def _choose_carried(sender: Operator, readers: Collection[Operator], settings: Settings) -> Decision:
-    """What records carry that an operator of a live query emits."""
+    """Whether records that an operator of a live query emits carry timestamps."""
     decision = _choose(settings, *_sources(sender))
     if decision.value == "value-only":
         return decision

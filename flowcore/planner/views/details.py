@@ -1,4 +1,4 @@
-"""Everything that was decided for each operator and each edge, why, and what would change it.
+"""Collect all decisions about operators and edges, with their reasons and what would change them.
 
 The short text of a plan (`flowcore.planner.views.text`) has what a reader needs; the details also cover what
 is off or at its default.
@@ -22,16 +22,15 @@ _BLOCKING = Decision("blocking", ("a live query reads bounded data only as a com
 
 @dataclass(frozen=True, slots=True)
 class OperatorDetail:
-    """What was decided for one operator.
+    """The decisions about one operator.
 
     Attributes:
         flush: Whether its output is buffered, and by what.
         outcomes: By name, in the order in which they are shown: ``compiled``, its form; ``filter``, whether
-            it runs upstream of Python functions; ``join``, how it gets at a table; ``state``, where it is
-            kept; ``late``, what happens to late records; ``alignment`` of partitions; ``output``, when it
-            emits; ``changes``, whether a later row replaces an earlier one; ``flush``; ``failure``, what
-            happens to a record for which its function raises; ``unbounded_state``. Those that do not apply
-            are left out.
+            it runs upstream of Python functions; ``join``, how it reads a table; ``state``, where it is kept;
+            ``late``, what happens to late records; ``alignment`` of partitions; ``output``, when it emits;
+            ``changes``, whether a later row replaces an earlier one; ``flush``; ``failure``, what happens to
+            a record for which its function raises; ``unbounded_state``. Those that do not apply are left out.
     """
 
     node: Operator
@@ -41,7 +40,7 @@ class OperatorDetail:
 
 @dataclass(frozen=True, slots=True)
 class EdgeDetail:
-    """What was decided for one edge.
+    """The decisions about one edge.
 
     Attributes:
         kind: ``"pipelined"`` or ``"blocking"``.
@@ -63,7 +62,7 @@ class EdgeDetail:
 
 @dataclass(frozen=True, slots=True)
 class PartDetail:
-    """A bounded stage or a live query, with everything that was decided for it."""
+    """A bounded stage or a live query, with all decisions about it."""
 
     number: int
     runs: BoundedStage | LiveQuery

@@ -63,7 +63,7 @@ class AvroFormat:
         """A format of these scalar columns.
 
         Raises:
-            FormatError: Avro has no such type or name of a column.
+            FormatError: Avro does not have the type, or allow the name, of a column.
         """
         return cls(avro_schema(columns))
 
@@ -87,8 +87,8 @@ class ConfluentAvroFormat:
         schema: The schema of written values; all values are read as it.
         schema_id: Id of the schema in the registry; None if values are only read.
         writers: Schemas of other writers by id; their values are read as ``schema``.
-        refused: Ids that the registry does not have for these values. Then any other id that is not known
-            ends a batch, so that the registry is asked for it. None: each id that is not known is bad.
+        refused: Ids that the registry does not have for these values. Any other unknown id ends a batch, so
+            that the registry is asked for it. None: each unknown id is bad.
     """
 
     schema: AvroSchema | str

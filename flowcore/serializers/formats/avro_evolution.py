@@ -1,4 +1,4 @@
-"""Evolution of Avro schemas: can values of one schema be read as another?
+"""Evolution of Avro schemas: whether values of one schema can be read as another.
 
 The rules are those of Avro's schema resolution. Two are stricter, since a reader would get wrong values
 without an error: logical types must be equal, and each type of a writer's union must be readable. Schemas are

@@ -35,7 +35,7 @@ def avro_schema(columns: ColumnDefinitions) -> dict[str, Any]:
     """The Avro schema that Spark derives from these columns, so that both write the same bytes.
 
     Raises:
-        FormatError: Avro has no such type or name of a column; write the schema yourself.
+        FormatError: Avro does not have the type, or allow the name, of a column; write the schema yourself.
 
     >>> avro_schema([("id", "BIGINT")])["fields"]
     [{'name': 'id', 'type': ['long', 'null']}]

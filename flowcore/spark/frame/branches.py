@@ -136,9 +136,9 @@ class BranchedFrame:
         return element
 
     def _distinguish(self, nth: str, step: str) -> None:
-        """Add to the ordinal of rows that were made of one, by a column that counts them from 0.
+        """Make the ordinals of rows that were made of one row distinct, by a column that counts them from 0.
 
-        The first one keeps the ordinal, so that its id does not depend on the others.
+        The first row keeps its ordinal, so that its id does not depend on the other rows.
         """
         if RECORD_ORDINAL in self.frame.columns:
             suffix = f"CASE WHEN {nth} > 0 THEN {literal(f'.{step}-')} || {nth} ELSE '' END"
@@ -251,8 +251,8 @@ class OpenBranches:
     def unite(self, node: Operator, step: str, place: str) -> tuple[BranchedFrame, Branch]:
         """Unite branches of the operator's inputs in one branch; ``step`` distinguishes the union in ids.
 
-        If some records have an id, and the others only a place in a topic, all have an id: for the latter it
-        is the SQL text ``place``.
+        If some records have an id, and others only a place in a topic, all get an id: from a place by the SQL
+        text ``place``.
         """
         number, members = next(self.numbers), [self.take(parent) for parent in node.inputs]
         frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))

@@ -5,7 +5,7 @@ An id names the writer of a record, the topic that it was made of, and its place
     flow/sink:topic id:partition:offset:ordinal
     flow/sink:topic id:operator:...
 
-Kafka's topic ids distinguish a topic from an earlier one of the same name. An id of several sources has a
+Kafka's topic ids distinguish a topic from an earlier topic of the same name. An id of several sources has a
 digest of their topic ids. Nothing in an id changes while the query can continue from its checkpoint.
 """
 
@@ -29,7 +29,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class RecordIds:
-    """What the record ids of a query are made of.
+    """Makes the record ids of a query.
 
     Attributes:
         flow: The name of the flow.
@@ -104,5 +104,5 @@ def key_text(columns: Mapping[str, str]) -> str:
 
 
 def id_after_writer(record_id: str) -> str:
-    """What a record id has after the name of its writer; the argument and the result are SQL text."""
+    """The part of a record id after the name of its writer; the argument and the result are SQL text."""
     return f"substring({record_id}, instr({record_id}, ':') + 1)"

@@ -170,7 +170,7 @@ def drop_repeats(node: Deduplicate, frame: DataFrame) -> DataFrame:
 
 
 def rank_rows(node: Ranked, frame: DataFrame) -> DataFrame:
-    """The first rows of each key, in their order; equal rows in order of the other columns."""
+    """The first rows of each key, in their order; equal rows are in order of the other columns."""
     ordered = add_timestamps(node, frame)
     ties = _order_by_time(ordered.drop(RECORD_TIMESTAMP))
     columns = [(quote(name), descending) for name, descending in node.order] or [(RECORD_TIMESTAMP, True)]

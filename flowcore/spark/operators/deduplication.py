@@ -1,4 +1,4 @@
-"""Deduplication in a live query: from a branch's records to a branch of those that repeat none."""
+"""Deduplication in a live query: from a branch's records to a branch without repeats."""
 
 from collections.abc import Sequence
 

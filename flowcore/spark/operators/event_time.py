@@ -1,6 +1,6 @@
 """Event time that is assigned in the middle of a live query.
 
-From here on the records of a branch have another timestamp, and the number of the operator instead of that of
+Downstream, the records of a branch have another timestamp, and the number of the operator instead of that of
 their source. So the partitions of the source are channels of the operator, with watermarks of their own.
 """
 

@@ -1,8 +1,8 @@
 """Run an exchange: rows are shuffled to key groups, where all operators with state of one depth run.
 
-Rows of other branches, bad messages and dead letters pass it as packed batches that nobody opens. If an
-operator with state is downstream of another one, its channels are the key groups of that one, which emit
-watermarks and other control elements between their rows.
+Rows of other branches, bad messages and dead letters pass the exchange as packed batches that are not opened.
+The channels of an operator with state downstream of another one are the key groups of the upstream operator,
+which emit watermarks and other control elements between their rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators on key groups need of their query, and SQL texts of their records' coordinates.
+"""The context of operators on key groups in their query, and SQL texts of their records' coordinates.
 
 The channels of an operator are the partitions of its topics, and the key groups of the operators upstream of
 it. Rows have the number of the topic or operator in the column `SOURCE`.
@@ -53,10 +53,10 @@ class KeyGroupContext:
 
     Attributes:
         checkpoint: The folder of its checkpoint, which distinguishes its state from that of other queries.
-        side_channels: What it carries besides its records.
-        record_ids: What the ids of its records are made of.
+        side_channels: The query's side channels.
+        record_ids: Makes the ids of the query's records.
         numbers: The numbers of new branches.
-        schemas: What operators keep, by name; filled when their exchange is compiled.
+        schemas: The schemas of the operators' states, by name; filled when their exchange is compiled.
         senders: The topics and the operators with state that the operator reads.
         side_outputs: The operators that read its side outputs, by name of the output.
     """
@@ -106,7 +106,7 @@ class KeyGroupContext:
 
     @property
     def functions(self) -> dict[str, Callable[[Any], int | None]]:
-        """By topic or operator, the function that makes its watermarks, if it is one of Python."""
+        """By topic or operator, the Python function that makes its watermarks, if there is one."""
         return {
             each.name: each.watermark.generator.function
             for each in self.sources
@@ -115,7 +115,7 @@ class KeyGroupContext:
 
     @property
     def sender_files(self) -> SenderFiles:
-        """What tasks keep of the senders to topics whose channels are not declared."""
+        """The files of senders to topics whose channels are not declared."""
         undeclared = (each.name for each in self.query.sources if declared_senders(each) is None)
         return SenderFiles(self.checkpoint, frozenset(undeclared))
 

@@ -1,6 +1,6 @@
 """Operators with state as their exchange runs them: what they read, how they run, and what they emit.
 
-The module of an operator describes it as a `KeyedStep`; `select_inputs` adds what is known only of the frame.
+The module of an operator describes it as a `KeyedStep`; `select_inputs` adds what follows from the frame.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class KeyedStep:
         keys: The names of the columns of its key.
         branch: The branch of its records; of several branches, one with what their rows carry.
         columns: A record's columns: their name in key groups, and in the frame.
-        make: Makes it of the columns of a record as it receives it (its timestamp, then ``columns``), and of
-            which failures become dead letters.
-        outputs: By name, those that are read.
-        with_coordinates: It also needs the coordinates of records, as its dead letters do.
-        shown: The columns of a record that its functions receive; None if they are not a user's.
-        record: SQL text that is true for the records, if they are not those of the branch.
+        make: Makes the operator, from the columns of a record (its timestamp, then ``columns``), and the
+            failures that become dead letters.
+        outputs: The outputs that are read, by name.
+        with_coordinates: The operator needs the coordinates of records.
+        shown: The columns of a record that a user's functions receive; None without such functions.
+        record: SQL text that is true for the operator's records; None if these are all records of the branch.
         spreads_null_keys: Records without key need no common key group.
         result_key: The columns of its results of which a buffer keeps the latest, if the plan has one for it.
     """

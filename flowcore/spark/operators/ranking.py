@@ -1,4 +1,4 @@
-"""Ranking in a live query: from a branch of records to a branch of those whose rank has changed."""
+"""Ranking in a live query: from a branch of records to a branch of rows whose rank has changed."""
 
 from collections.abc import Mapping, Sequence
 

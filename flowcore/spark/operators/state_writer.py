@@ -1,4 +1,4 @@
-"""Replaces all state of a query with key groups, in one batch that reads the new state.
+"""Replace all state of a query with key groups, in one batch that reads the new state.
 
 There is one `StateWriter` for each exchange of the query, in the same order, so that Spark finds the same
 stores. Rows of other exchanges pass it.

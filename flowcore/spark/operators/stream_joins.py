@@ -1,8 +1,8 @@
 """Joins of two streams in a live query: from two branches to branches of pairs and of late records.
 
 The records of both sides are in one frame and in one shuffle. A record has the columns of its own side, and a
-column that says which side that is. A window join is an interval join of rows whose time is the last
-millisecond of their window, and a regular join is one in processing time.
+column that names the side. A window join is an interval join of rows whose time is the last millisecond of
+their window, and a regular join is one in processing time.
 """
 
 from collections.abc import Mapping, Sequence
