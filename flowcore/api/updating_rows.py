@@ -11,6 +11,7 @@ from flowcore.api.operators import (
     Deduplicate,
     DistinctAggregate,
     Drop,
+    EventTimeSort,
     Filter,
     FlatMap,
     Join,
@@ -21,6 +22,7 @@ from flowcore.api.operators import (
     Read,
     RetractingAggregate,
     Select,
+    Union,
     Where,
     Window,
     WithColumns,
@@ -42,7 +44,9 @@ __all__ = [
 
 _ONE_BY_ONE = (Select, WithColumns, Drop, Map, WithEventTime)
 """They make one row of each."""
-_PASSING = (*_ONE_BY_ONE, Where, Filter, FlatMap, MapBatches, Join, Apply, Deduplicate)
+_PASSING = (
+    *_ONE_BY_ONE, Where, Filter, FlatMap, MapBatches, Join, Apply, Deduplicate, EventTimeSort, Union,
+)  # fmt: skip
 """They make rows of single rows, or pass them on."""
 
 
@@ -61,7 +65,7 @@ class Replaced:
 
 def find_replacing(node: Operator) -> Operator | None:
     """The operator upstream whose later rows replace its earlier ones; None if the rows are final."""
-    if isinstance(node, _PASSING) and (found := find_replacing(node.inputs[0])):
+    if isinstance(node, _PASSING) and (found := find_replacing(_find_sender(node))):
         return found
     if isinstance(node, Window) and node.fires_again:
         return node
@@ -126,13 +130,13 @@ def find_origin(node: Operator) -> str:
 
 
 def require_final(node: Operator, name: str, instead: str) -> None:
-    """Check that no source of a stream has rows that replace earlier ones, which would still be counted.
+    """Check that no row of a stream deletes an earlier one, which would still be counted, as its deletion.
 
     Args:
         instead: The way out that the error names.
     """
     found = find_replacing(node)
-    if found is not None and replaces_by_key(node):
+    if found is not None and (replaces_by_key(node) or find_deleted(found) is not None):
         refuse(
             f"operator {name!r}: rows of {found.name!r} replace and delete earlier ones by "
             f"{', '.join(found.key or ())}: those would still be counted; {instead}"
@@ -193,5 +197,11 @@ def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:
     way = []
     while node is not upstream:
         way.append(node)
-        node = node.inputs[0]
+        node = _find_sender(node)
     return way
+
+
+def _find_sender(node: Operator) -> Operator:
+    """The input of which an operator passes rows on; of a union one that has rows that replace others."""
+    inputs = node.inputs if isinstance(node, Union) else node.inputs[:1]
+    return next(filter(find_replacing, inputs), inputs[0])

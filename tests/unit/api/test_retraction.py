@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Session, Stream, Tumbling
+from flowcore import Flow, Global, KafkaTopic, Parquet, Session, Stream, Tumbling
 from flowcore.api.expiring_aggregate import ExpiringAggregate
 from flowcore.api.operators import ChangelogNormalize, RetractingAggregate, Write
 from flowcore.api.updating_rows import decide_changes, find_deleted
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.views.details import collect_details
+from flowcore.windows.triggers import Count
 from tests.unit.api.updating_flows import BID, HOUR, bids, plan, same, top, written
 
 
@@ -30,6 +31,12 @@ def firing(windows: Any, **options: Any) -> Callable[[Flow], Stream]:
     return lambda flow: (
         bids(flow).window(windows, by="auction", name="w", **options).aggregate(price="max(price)")
     )
+
+
+def united_firings(flow: Flow) -> Stream:
+    """Final rows, then those of windows that fire again."""
+    fired = UPDATING["late-windows"][0](flow).select("auction", "price")
+    return bids(flow, "more").select("auction", "price").union(fired, name="both")
 
 
 class Newest:
@@ -131,6 +138,11 @@ def test_final_rows_are_aggregated_as_before(declare: Callable[[Flow], Stream]) 
             "'join_1' may drop or repeat some.*before 'top'",
         ),
         (lambda f: UPDATING["late-windows"][0](f).deduplicate(by="price", within=HOUR), "drop"),
+        (united_firings, "'both' may drop or repeat some.*or put 'both' before 'w'"),
+        (
+            lambda f: UPDATING["late-windows"][0](f).sort_by_event_time(name="sorted"),
+            "'sorted' may drop or repeat some",
+        ),
         (lambda f: top(f).select("auction", "price"), "by auction, rank, and 'select_1' does not"),
         (lambda f: top(f).map(same, schema=BID), "does not have all of these columns"),
         (firing(Session(10), allowed_lateness=5), "a late record merges sessions of 'w'"),
@@ -175,6 +187,35 @@ def test_groups_without_rows_are_deleted() -> None:
     assert written(sums(Flow("f")).with_columns(empty="total is null"), deleted="empty").deleted == "empty"
     assert written(sums(Flow("f")), key="total").deleted is None
     assert top(Flow("f")).aggregate(total="sum(price)").columns == ("total",)
+
+
+def outer_join(flow: Flow) -> Stream:
+    """Unmatched bids, which are deleted when a partner arrives."""
+    more = bids(flow, "more").select("auction", "shop as other")
+    return bids(flow).join(more, on="auction", how="left", ttl=None, name="joined")
+
+
+@pytest.mark.parametrize(
+    ("declare", "by"),
+    [
+        (outer_join, "row_id"),
+        (lambda f: outer_join(f).drop("is_deleted", "row_id"), "row_id"),
+        (lambda f: sums(f).where("total > 1"), "shop"),
+        (
+            lambda f: sums(f).through("cut", schema="shop STRING, total DOUBLE, is_deleted BOOLEAN"),
+            "shop",
+        ),
+    ],
+)
+def test_operators_that_would_count_a_deletion_as_a_row_are_refused(
+    declare: Callable[[Flow], Stream], by: str
+) -> None:
+    """Windows and `reduce` know no deletions; a process function gets them as they are."""
+    wanted = f"operator 'n': rows of .* replace and delete earlier ones by {by}: those would still be counted"
+    with pytest.raises(PlanError, match=wanted):
+        declare(Flow("f")).window(Global(), trigger=Count(2), name="n")
+    with pytest.raises(PlanError, match=wanted):
+        declare(Flow("f")).reduce(lambda _, new: new, schema=BID, name="n")
 
 
 def test_deletions_cross_a_cut_as_records() -> None:

@@ -14,8 +14,8 @@ BID = "auction BIGINT, shop STRING, price DOUBLE, at BIGINT"
 HOUR = timedelta(hours=1)
 
 
-def bids(flow: Flow) -> Stream:
-    return flow.read("bids", KafkaTopic("bids", BID, event_time="at", watermark=monotonous()))
+def bids(flow: Flow, name: str = "bids") -> Stream:
+    return flow.read(name, KafkaTopic(name, BID, event_time="at", watermark=monotonous()))
 
 
 def top(flow: Flow) -> Stream:
