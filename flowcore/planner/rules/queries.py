@@ -10,7 +10,7 @@ In a query, all operators with state of the same depth are one exchange: records
 groups once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowcore.api.decisions import Decision
@@ -53,7 +53,7 @@ def build_live_stage(
 
     Raises:
         PlanError: A sink is downstream of operators with state that cannot run in one query, or cannot run in
-            the requested mode.
+            the requested mode, or two queries have one name.
     """
     sinks = [node for node in operators if isinstance(node, Write) and not node.bounded]
     if not sinks:
@@ -61,7 +61,9 @@ def build_live_stage(
     chosen = select_buffered(operators, settings)
     buffered = {node: explain_interval(node, settings) for node in operators if node in chosen}
     queries = {group: _build_query(group, requested, buffered) for group in _group(sinks)}
-    return LiveStage(tuple(_order_by_cuts(_add_dead_letters(queries, requested))))
+    found = _add_dead_letters(queries, requested)
+    _require_distinct_names(found)
+    return LiveStage(tuple(_order_by_cuts(found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,7 @@ def _find_obstacles(alone: Sequence[Operator], states: Sequence[Operator]) -> It
     """Why operators with state cannot run in one query."""
     for node in alone:
         kind = "is a DataFrame function" if node.takes_whole_frame else "is Spark's own aggregate"
-        others = "windows, process functions, interval joins and deduplication"
-        yield f"{node.name} {kind}, and only {others} read each other in a query"
+        yield f"{node.name} {kind}, and only operators with state by key group read each other in a query"
     for node in states:
         yield from find_channel_obstacles(node, states)
 
@@ -205,6 +206,21 @@ def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | Non
             query = replace(query, split=replace(query.split, reasons=(*query.split.reasons, why)))
         own.append(query)
     return (*found.values(), *own)
+
+
+def _require_distinct_names(queries: Iterable[LiveQuery]) -> None:
+    """Check that no two queries have one checkpoint, as a source named like another's shared query has."""
+    known: dict[str, LiveQuery] = {}
+    for query in queries:
+        other = known.setdefault(query.name.lower(), query)
+        if other is not query:
+            ends = [repr((each.sinks or each.dead_letters)[0].name) for each in (other, query)]
+            msg = (
+                f"the queries that write {' and '.join(ends)} would both be called {query.name!r}, and have "
+                f"one checkpoint: one would continue from the state of the other; give the operator that is "
+                f"called {query.name!r} another name"
+            )
+            raise PlanError(msg)
 
 
 def _find_counting(source: Read, queries: Mapping[_Group, LiveQuery]) -> _Group | None:

@@ -118,6 +118,21 @@ def test_queries_of_unrelated_sources_are_separate() -> None:
     assert [query.name for query in _queries(plan_flow(flow))] == ["bids", "asks"]
 
 
+@pytest.mark.parametrize("ends", ["source", "sink"])
+def test_queries_of_one_name_are_refused(ends: str) -> None:
+    """They would share a checkpoint."""
+    flow = Flow("f")
+    sales = _live(flow)
+    sales.map(dict, schema=SALE).write("copies", KafkaTopic("copies"))
+    if ends == "source":
+        _live(flow, "bids-Batches").write("more", KafkaTopic("more"))
+    else:
+        sales.aggregate(by="shop", n="count(*)").write("bids-Batches", KafkaTopic("more"))
+
+    with pytest.raises(PlanError, match=r"'more' and 'copies'|'copies' and .*called 'bids-Batches'"):
+        plan_flow(flow)
+
+
 def test_query_with_state_may_have_several_sinks() -> None:
     """Only sinks downstream of the same state share a query."""
     flow = Flow("f")
