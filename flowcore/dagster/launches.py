@@ -25,6 +25,8 @@ _ALLOWED = (
     ("loggers", "console", "config", "name"),
 )
 """Paths of a run configuration that load no code: other executors import modules, or run an image."""
+_LOADED_INPUTS = ("pickle", "json")
+"""Dagster reads an input of an op from any file that is named so; loading a pickle executes it."""
 _SCAFFOLD = 3  # resources.NAME.config: an empty mapping up to there sets nothing
 
 
@@ -55,9 +57,9 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
     msg = (
         f"the run configuration sets {', '.join(map(repr, refused))}, which only the deployment may set: "
         "a launcher could load code into Spark, send Kafka's password to another broker, or "
-        "write to other folders; nothing was started. Remove this from the launch: it sets 'ops' only (mode, "
-        "run_seconds, beat_seconds, refresh). To change it for all runs, set it where the code location "
-        "calls definitions(...), in the file that FLOWCORE_SETTINGS names, or in a variable FLOWCORE_*"
+        "read and write other files; nothing was started. Remove this from the launch: it sets 'ops' only "
+        "(mode, run_seconds, beat_seconds, refresh). To change it for all runs, set it where the "
+        "code location calls definitions(...), in the file that FLOWCORE_SETTINGS names, or in FLOWCORE_*"
     )
     raise ConfigurationError(msg)
 
@@ -70,11 +72,22 @@ def refused_keys(run_config: Mapping[str, Any]) -> list[str]:
     >>> refused_keys({"execution": {"config": {"job_image": "evil", "retries": {"enabled": {}}}}})
     ['execution.config.job_image']
     """
+    paths = dict.fromkeys(_paths(run_config, ()))
     return [
         ".".join(path)
-        for path in _paths(run_config, ())
-        if not any(path[: len(allowed)] == allowed for allowed in _ALLOWED)
+        for path in paths
+        if _loads_input(path) or not any(path[: len(allowed)] == allowed for allowed in _ALLOWED)
     ]
+
+
+def _loads_input(path: tuple[str, ...]) -> bool:
+    """Whether a value is the file of an input: ``ops.NAME.inputs.INPUT...``, also in a graph."""
+    match path:
+        case ("ops", _, "ops", *_):
+            return _loads_input(path[2:])
+        case ("ops", _, "inputs", _, *kinds):
+            return any(kind in _LOADED_INPUTS for kind in kinds)
+    return False
 
 
 def _paths(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -82,5 +95,8 @@ def _paths(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if isinstance(content, Mapping) and content:
         for key, value in content.items():
             yield from _paths(value, (*path, str(key)))
+    elif isinstance(content, list) and content:
+        for value in content:
+            yield from _paths(value, path)
     elif content or len(path) > _SCAFFOLD:
         yield path

@@ -7,6 +7,7 @@ seconds.
 from __future__ import annotations
 
 import base64
+import http
 import json
 import ssl
 import time
@@ -25,7 +26,6 @@ __all__ = ["Token", "fetch_token"]
 
 _TIMEOUT_S = 10.0
 _LARGEST_BYTES = 1 << 20
-_SERVER_ERROR = 500
 _KEPT_SHARE = 0.8
 _UNSAID_LIFETIME_S = 60.0
 _kept: dict[Security, tuple[float, Token]] = {}
@@ -61,6 +61,13 @@ def fetch_token(security: Security) -> Token:
     return token
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the login would be sent to wherever it leads."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Let the answer be an error."""
+
+
 def _ask(security: Security) -> Any:
     form = {"grant_type": "client_credentials"}
     if security.token_scope is not None:
@@ -74,20 +81,23 @@ def _ask(security: Security) -> Any:
     )
     try:
         context = ssl.create_default_context(cafile=security.token_ca)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:  # noqa: S310
+        opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+        with opener.open(request, timeout=_TIMEOUT_S) as answer:
             return json.loads(answer.read(_LARGEST_BYTES))
     except urllib.error.HTTPError as error:
         with error:
             why = f"it answers {error.code} {error.reason}"
-        is_down = error.code >= _SERVER_ERROR
+        is_down = error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
         advice = "check kafka.sasl.username (the client id), kafka.sasl.password (its secret) and the scope"
+        if http.HTTPStatus.MULTIPLE_CHOICES <= error.code < http.HTTPStatus.BAD_REQUEST:
+            advice = "pass the address that it redirects to: the client secret is sent to no other"
         raise _failure(security, why, advice, is_down=is_down) from error
     except OSError as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         is_down = not isinstance(reason, ssl.SSLError)
         advice = "check the address, the issuer and kafka.sasl.oauthbearer.ca"
         raise _failure(security, str(reason), advice, is_down=is_down) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _failure(security, f"its answer is not JSON: {error}", "check the address") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from dagster import (
     EnvVar,
     asset,
     define_asset_job,
+    job,
+    op,
     validate_run_config,
 )
 from dagster._config import ConfigType
@@ -186,6 +189,36 @@ def test_launch_of_another_asset_cannot_configure_spark_either(instance: Dagster
         shop.resolve_job_def("own_job").execute_in_process(instance=instance, run_config=run_config)
 
     assert "resources.spark.config.spark_config.spark.jars" in str(refused.value.__cause__)
+
+
+def test_launch_of_an_own_op_loads_no_pickle(instance: DagsterInstance, tmp_path: Path) -> None:
+    """Dagster would execute it to make the input of an op that nothing upstream makes."""
+    (tmp_path / "evil.pickle").write_bytes(pickle.dumps(_Evil(tmp_path / "done")))
+
+    @op
+    def own(spark: SparkResource, name: str) -> None:
+        raise AssertionError(spark, name)
+
+    @job(resource_defs={"spark": SparkResource()})
+    def own_job() -> None:
+        own()
+
+    inputs = {"name": {"pickle": {"path": str(tmp_path / "evil.pickle")}}}
+    with pytest.raises(DagsterResourceFunctionError) as refused:
+        own_job.execute_in_process(instance=instance, run_config={"ops": {"own": {"inputs": inputs}}})
+
+    assert "ops.own.inputs.name.pickle.path" in str(refused.value.__cause__)
+    assert not (tmp_path / "done").exists()
+
+
+class _Evil:
+    """Makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.mkdir, (self._folder,)
 
 
 def test_launch_with_empty_resources_runs_with_those_of_the_deployment(

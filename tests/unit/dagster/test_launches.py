@@ -15,6 +15,13 @@ LOADS_CODE: dict[str, dict[str, Any]] = {
             "config": {"multiprocess": {"start_method": {"forkserver": {"preload_modules": ["evil"]}}}}
         }
     },
+    "ops.own.inputs.name.pickle.path": {"ops": {"own": {"inputs": {"name": {"pickle": {"path": "/evil"}}}}}},
+    "ops.own.inputs.names.pickle.path": {
+        "ops": {"own": {"inputs": {"names": ["a", {"pickle": {"path": "/evil"}}]}}}
+    },
+    "ops.graph.ops.own.inputs.name.json.path": {
+        "ops": {"graph": {"ops": {"own": {"inputs": {"name": {"json": {"path": "/evil"}}}}}}}
+    },
     "loggers.evil.config.level": {"loggers": {"evil": {"config": {"level": "INFO"}}}},
 }
 HARMLESS: list[dict[str, Any]] = [
@@ -24,12 +31,14 @@ HARMLESS: list[dict[str, Any]] = [
     {"execution": {"config": {"step_dependency_config": {"require_upstream_step_success": False}}}},
     {"loggers": {"console": {"config": {"log_level": "DEBUG"}}}},
     {"ops": {"shop__live": {"config": {"mode": "slice"}}}},
+    {"ops": {"own": {"inputs": {"name": "a", "names": ["b", {"value": "c"}]}}}},
+    {"ops": {"own": {"config": {"inputs": {"x": {"json": {"path": "/a"}}}, "values": [1, {"pickle": 2}]}}}},
 ]
 
 
 @pytest.mark.parametrize("path", LOADS_CODE)
 def test_what_an_executor_or_logger_loads_is_refused(path: str) -> None:
-    """Also in a project with another executor than the one of definitions()."""
+    """Also in a project with another executor than the one of definitions(), or with ops of its own."""
     assert refused_keys(LOADS_CODE[path]) == [path]
 
 

@@ -1,0 +1,79 @@
+"""The issuer of tokens gets the client secret, and nobody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from flowcore.errors import BrokerAccessError
+from flowcore.kafka.security import Security
+from flowcore.kafka.tokens import fetch_token
+
+SECRET = "canary4711"  # noqa: S105 - of a test
+
+
+@contextmanager
+def _answering(status: int, body: bytes = b"", location: str = "") -> Iterator[tuple[str, list[str]]]:
+    """A server on loopback that answers everything so: its address, and the headers that it gets."""
+    headers: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers.append(str(self.headers))
+            self.send_response(status)
+            self.send_header("Location", location)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST  # noqa: N815 - names of the library
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/token", headers
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _login(address: str) -> Security:
+    return Security(
+        protocol="SASL_SSL", mechanism="OAUTHBEARER", username="flow", password=SECRET, token_url=address
+    )
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirect_of_an_issuer_is_not_followed(status: int) -> None:
+    """Python would send the header with the client secret along, also to a host without TLS."""
+    with (
+        _answering(200, b'{"access_token":"x"}') as (elsewhere, stolen),
+        _answering(status, location=elsewhere) as (address, asked),
+        pytest.raises(BrokerAccessError) as refused,
+    ):
+        fetch_token(_login(address))
+
+    assert len(asked) == 1
+    assert stolen == []
+    assert f"answers {status}" in str(refused.value)
+    assert "pass the address that it redirects to" in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b"[]", b"{}", b"<html>", b'{"access_token":"x","expires_in":[]}']
+)
+def test_answer_that_is_not_a_token_is_one_line(body: bytes) -> None:
+    """Whatever the issuer sends."""
+    with _answering(200, body) as (address, _), pytest.raises(BrokerAccessError, match="gives no token"):
+        fetch_token(_login(address))
