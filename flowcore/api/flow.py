@@ -1,13 +1,11 @@
-"""The flow: its graph, sources and streams, and how a flow is imported by name.
+"""The flow: its graph, sources and streams.
 
 Declaring a flow starts no JVM and reads no data. Mistakes in names and types are errors where they are
 declared, with the names of operator and column.
 """
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Self
 
 from flowcore.api import checks, window_checks
@@ -25,9 +23,8 @@ from flowcore.api.schema import Schema
 from flowcore.api.stateful import IS_DELETED
 from flowcore.api.updating_rows import find_deleted
 from flowcore.api.value_formats import check_written, value_schema
-from flowcore.errors import ConfigurationError, PlanError
 
-__all__ = ["Flow", "Stream", "load_flow"]
+__all__ = ["Flow", "Stream"]
 
 
 class Stream(RelationalStream, PythonStream, JoiningStream):
@@ -212,30 +209,3 @@ def _drop_repeats(node: Read, topic: KafkaTopic) -> Deduplicate:
         key=node.key, updating=node.updating, by=(RECORD_ID_HEADER,), within_ms=within_ms,
         pass_null_keys=True, time=window_checks.deduplication_time(node, name, within_ms),
     )  # fmt: skip
-
-
-def load_flow(text: str) -> Flow:
-    """Import a module and return one of its flows, from ``MODULE:FLOW`` with the name of a variable.
-
-    Raises:
-        ConfigurationError: The text is not of this form, or there is no such module.
-        PlanError: The module has no such flow, or the flow in it cannot be declared.
-    """
-    module_name, _, attribute = text.partition(":")
-    if not module_name or not attribute:
-        msg = f"{text!r} is not MODULE:FLOW; pass for instance my_flows.sales:flow"
-        raise ConfigurationError(msg)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        msg = f"there is no module {module_name!r} in {Path.cwd()} or on PYTHONPATH"
-        raise ConfigurationError(msg) from error
-    found = getattr(module, attribute, None)
-    if not isinstance(found, Flow):
-        flows = [name for name, item in vars(module).items() if isinstance(item, Flow)]
-        has = ", ".join(flows) or "none"
-        msg = f"module {module_name!r} has no flow {attribute!r}; its flows are: {has}"
-        raise PlanError(msg)
-    return found

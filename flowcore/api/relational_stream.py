@@ -13,7 +13,13 @@ from flowcore.api.expressions import Expression, resolve
 from flowcore.api.graph import StreamCore
 from flowcore.api.history import build_history
 from flowcore.api.operators import Aggregate, Drop, Select, Union, Where, WithColumns
-from flowcore.api.resolution import parse_aggregates, parse_columns, parse_row, parse_selection, select_key
+from flowcore.api.resolution import (
+    parse_aggregates,
+    parse_columns,
+    parse_condition,
+    parse_selection,
+    select_key,
+)
 from flowcore.api.updating_rows import find_replacing
 from flowcore.watermarks.strategies import WatermarkStrategy
 
@@ -84,10 +90,10 @@ class RelationalStream(StreamCore):
         """Keep the records for which the condition is true (not false, not null).
 
         Raises:
-            PlanError: A column is unknown, or the condition aggregates.
+            PlanError: A column is unknown, or the condition aggregates, or is not BOOLEAN.
         """
         name = name or self.graph.free_name("where")
-        parsed = parse_row(self.operator, name, condition)
+        parsed = parse_condition(self.operator, name, condition)
         return self.append(Where(**self._fields(name, attributes, key=self.operator.key), condition=parsed))
 
     def with_event_time(

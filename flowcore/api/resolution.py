@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from flowcore.api.checks import refuse, require_distinct
 from flowcore.api.connectors import KafkaTopic, Source
-from flowcore.api.expressions import Expression, resolve
+from flowcore.api.expressions import Expression, find_types, resolve
 from flowcore.api.operators import Operator, PythonTransform, Read
 from flowcore.api.schema import Schema
 
 __all__ = [
     "parse_aggregates",
     "parse_columns",
+    "parse_condition",
     "parse_row",
     "parse_selection",
     "rename_selected",
@@ -65,6 +66,18 @@ def parse_row(node: Operator, name: str, text: str) -> Expression:
     expression = Expression.parse(text, name)
     _require_row_wise(node, name, text, expression)
     return expression
+
+
+def parse_condition(node: Operator, name: str, text: str) -> Expression:
+    """Parse a condition over single rows of ``node``; it must be BOOLEAN, as far as its type is known."""
+    condition = parse_row(node, name, text)
+    kind = find_types([("", condition)], node.types()).get("", "BOOLEAN")
+    if kind.upper() != "BOOLEAN":
+        refuse(
+            f"operator {name!r}: {text!r} is {kind} and not a condition: Spark would refuse it when it has "
+            f"started; compare it, for instance '{text} IS NOT NULL'"
+        )
+    return condition
 
 
 def parse_aggregates(

@@ -12,11 +12,13 @@ from typing import NoReturn
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from flowcore.errors import SchemaError
 
 __all__ = ["Column", "Schema"]
+
+_PREFIX = "CREATE TABLE t ("
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,16 @@ class Schema:
         if isinstance(ddl, Schema):
             return ddl
         try:
-            statement = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect="spark")
+            if not isinstance(ddl, str):
+                _refuse(f"it is a {type(ddl).__name__}, not text")
+            statement = sqlglot.parse_one(f"{_PREFIX}{ddl})", dialect="spark")
             if statement.expression or statement.args.get("properties"):
                 _refuse("there is text after the columns")
             columns = tuple(_column(definition) for definition in statement.this.expressions)
         except (SqlglotError, AttributeError, ValueError) as error:
-            reason = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0]
             msg = (
-                f"schema {ddl!r} cannot be read as Spark DDL ({reason}): the source would "
-                "have no columns; pass text such as 'id BIGINT, price DOUBLE'"
+                f"schema {ddl!r} cannot be read as Spark DDL ({_reason(error)}): its columns and their types "
+                "would be unknown; pass text such as 'id BIGINT, price DOUBLE'"
             )
             raise SchemaError(msg) from error
         names = [column.name.lower() for column in columns]
@@ -102,6 +105,14 @@ def _column(definition: exp.Expression) -> Column:
         for constraint in definition.args.get("constraints") or ()
     )
     return Column(definition.name, definition.args["kind"].sql("spark"), nullable=not required)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ParseError) and error.errors and (word := error.errors[0]["highlight"]):
+        # sqlglot counts columns in the statement made of the schema, which nobody has written.
+        before = str(error.errors[0]["start_context"]).removeprefix(_PREFIX).strip()
+        return f"{word!r} is not expected behind {before!r}"
+    return re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0]
 
 
 def _refuse(why: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """Arguments that several commands share: `MODULE:FLOW` or a flow's name, `--settings` and `--set`."""
 
+import contextlib
 import functools
 import re
 import sys
@@ -9,7 +10,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from flowcore.api.flow import Flow, load_flow
+from flowcore.api.flow import Flow
+from flowcore.api.loading import load_flow
 from flowcore.errors import ConfigurationError, StateError
 from flowcore.settings import FILE_VARIABLE, Settings, refuse_secrets, secret_keys
 from flowcore.spark.run.private import private_files
@@ -29,7 +31,9 @@ class _FlowType(click.ParamType[Flow]):
         if ":" in value:
             sys.path.insert(0, str(Path.cwd()))
         try:
-            return load_flow(value)
+            # What a module prints is not the command's output, which may be JSON.
+            with contextlib.redirect_stdout(sys.stderr):
+                return load_flow(value)
         except ConfigurationError as error:
             if type(error) is ConfigurationError:  # a subclass means that the flow itself is wrong
                 self.fail(str(error), param, ctx)

@@ -67,7 +67,7 @@ def flowcore() -> None:
 
 
 def main() -> None:
-    """Entry point. Flowcore's own errors are printed in one line, without a traceback.
+    """Entry point. Flowcore's own errors are printed with their notes, without a traceback.
 
     Texts of errors quote data, so what controls a terminal is shown as escapes.
     """
@@ -80,7 +80,8 @@ def main() -> None:
         click.echo("stopped", err=True)
         sys.exit(130)
     except FlowcoreError as error:
-        click.echo(f"error: {printable_lines(str(error))}", err=True)
+        lines = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        click.echo(f"error: {printable_lines(lines)}", err=True)
         sys.exit(1)
     except Exception:  # noqa: BLE001 - it is shown as Python would show it, and made printable
         click.echo(printable_lines(traceback.format_exc()), err=True, nl=False)

@@ -12,7 +12,8 @@ from datetime import timedelta
 import dagster as dg
 from pydantic import Field
 
-from flowcore.api.flow import Flow, load_flow
+from flowcore.api.flow import Flow
+from flowcore.api.loading import load_flow
 from flowcore.dagster import stream_checks
 from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
 from flowcore.dagster.bounded_assets import build_bounded_assets

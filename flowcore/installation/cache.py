@@ -5,6 +5,7 @@ write there.
 """
 
 import fcntl
+import logging
 import os
 import shutil
 import stat
@@ -15,6 +16,8 @@ from pathlib import Path
 from flowcore.errors import InstallationError
 
 __all__ = ["cache_folder", "lock_folder", "remove_partial", "require_own"]
+
+_log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -29,7 +32,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[int]:
-    """Create the folder and hold its lock; a second process waits until the first releases it.
+    """Create the folder and hold its lock; a second process says so, and waits until the first releases it.
 
     Yields:
         The lock's file descriptor. Pass it to a child that writes in the folder (`pass_fds`): if this process
@@ -48,7 +51,11 @@ def lock_folder(folder: Path) -> Iterator[int]:
         )
         raise InstallationError(message) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _log.warning("waiting for another process that writes to %s", folder)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
         os.close(descriptor)

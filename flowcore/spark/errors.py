@@ -5,7 +5,7 @@ A user does not have to read a JVM stack trace; it stays in Spark's log.
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -64,12 +64,18 @@ _FILE = re.compile(r"(/[^\s:,;'\"\]()]*/checkpoints/[^\s:,;'\"\]()]+)")
 
 
 @contextmanager
-def translate_plan_errors(operator: str) -> Iterator[None]:
-    """Translate the errors of building one operator's DataFrame."""
+def translate_plan_errors(operator: str, columns: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Translate the errors of building one operator's DataFrame.
+
+    Args:
+        columns: The user's names of columns, by those that the frame has.
+    """
     try:
         yield
     except (AnalysisException, ParseException) as error:
-        msg = f"operator {operator!r} cannot be compiled: {_reason(error)}"
+        names = columns or {}
+        reason = re.sub(r"\b_c\d+\b", lambda found: names.get(found[0], found[0]), _reason(error))
+        msg = f"operator {operator!r} cannot be compiled: {reason}"
         raise PlanError(msg) from error
 
 

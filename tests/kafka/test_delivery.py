@@ -221,14 +221,14 @@ def test_source_topic_that_does_not_exist_is_an_error(live: Live) -> None:
     assert live.records(live.topic("made")) == []
 
 
-def test_unknown_function_in_a_live_query_names_its_operator(live: Live) -> None:
-    """The error of a live query names the operator, as in a bounded stage."""
+def test_wrong_types_in_a_live_query_name_operator_and_columns(live: Live) -> None:
+    """The error of a live query has the user's names, as in a bounded stage."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, {"id": 1})
     flow = Flow("f")
-    flow.read("bids", bids).select("no_such(id) as x", name="pick").write("out", out)
+    flow.read("bids", bids).select("id + array(1) as x", name="pick").write("out", out)
 
-    with pytest.raises(PlanError, match=r"operator 'pick' cannot be compiled: .*no_such"):
+    with pytest.raises(PlanError, match=r"operator 'pick' cannot be compiled: .*\(id \+ array\(1\)\)"):
         live.run(flow)
 
 

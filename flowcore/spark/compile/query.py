@@ -145,7 +145,7 @@ class _Compiler:
                     self.open.add(output, branched, branch, readers[output])
             for node in query.operators:
                 if depths[node] == depth and not isinstance(node, StatefulOperator):
-                    with translate_plan_errors(node.name):
+                    with translate_plan_errors(node.name, self.open.logical_names(node.inputs)):
                         for output, branched, branch in self._compile(node):
                             count = 1 if output in unbuffered else readers[output]
                             self.open.add(output, branched, branch, count)

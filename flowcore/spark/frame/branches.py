@@ -234,6 +234,11 @@ class OpenBranches:
         """A branch of an output."""
         return self.waiting[output].pop()
 
+    def logical_names(self, outputs: Iterable[Operator]) -> Mapping[str, str]:
+        """The user's names of the columns of outputs, by their physical names."""
+        waiting = (branch for output in outputs for _, branch in self.waiting.get(output, ()))
+        return {physical: name for branch in waiting for name, physical in branch.columns.items()}
+
     @property
     def rest(self) -> list[tuple[BranchedFrame, Branch]]:
         """The branches that are left."""

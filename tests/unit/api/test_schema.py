@@ -81,6 +81,24 @@ def test_schema_refuses_text_that_is_not_a_list_of_columns(ddl: str) -> None:
     assert "\x1b" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("ddl", "reason"),
+    [
+        ("id STRNG, price DOUBLE", "'STRNG' is not expected behind 'id'"),
+        ("id INT price DOUBLE", "'price' is not expected behind 'id INT'"),
+        ("id INT, tags ARRAY<STRNG>", "'STRNG' is not expected behind 'id INT, tags ARRAY<'"),
+        ({"id": "INT"}, "it is a dict, not text"),
+    ],
+)
+def test_schema_names_the_word_that_is_wrong(ddl: str, reason: str) -> None:
+    """Not its place in the statement that flowcore makes of the text."""
+    with pytest.raises(SchemaError) as caught:
+        Schema.parse(ddl)
+
+    assert str(caught.value).startswith(f"schema {ddl!r} cannot be read as Spark DDL ({reason}): ")
+    assert "Line 1" not in str(caught.value)
+
+
 def test_schema_refuses_a_name_twice() -> None:
     """Spark compares names without case."""
     with pytest.raises(SchemaError, match="names price twice"):

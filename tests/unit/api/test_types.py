@@ -132,3 +132,18 @@ def test_join_of_two_streams_needs_one_type() -> None:
     live.with_columns(id="id + 1").join(other, on={"id": "key"}, ttl=None)
     with pytest.raises(PlanError, match=r"'it': 'id' of 'rows' is BIGINT, and 'key' of 'other' is INT.*CAST"):
         live.join(other, on={"id": "key"}, ttl=None, name="it")
+
+
+@pytest.mark.parametrize("condition", ["id", "name", "cast(id as STRING)", "tags", "split(name, ',')"])
+def test_condition_that_is_not_boolean_is_refused(condition: str) -> None:
+    """Spark refuses it only when it has started."""
+    with pytest.raises(PlanError, match=r"operator 'where_1': .* is \w+.* and not a condition"):
+        _rows(Flow("f")).where(condition)
+
+
+@pytest.mark.parametrize("condition", ["id > 1", "cast(name as boolean)", "good", "isnotnull(tags)"])
+def test_condition_of_boolean_or_unknown_type_is_accepted(condition: str) -> None:
+    """Types of functions are not known without Spark."""
+    rows = _rows(Flow("f"), schema="id INT, name STRING, tags ARRAY<STRING>, good BOOLEAN")
+
+    assert rows.where(condition).columns == rows.columns

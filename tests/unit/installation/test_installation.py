@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -373,3 +375,22 @@ def test_setup_names_the_command_when_python_is_missing(tmp_path: Path) -> None:
     assert done.stderr == (
         "setup: found no Python 3.11 or newer on PATH; run: sudo apt-get install -y python3 python3-venv\n"
     )
+
+
+def test_second_process_says_that_it_waits_for_the_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To make a class archive takes minutes on a busy machine."""
+    waiting = threading.Thread(
+        target=lambda: contextlib.ExitStack().enter_context(cache.lock_folder(tmp_path))
+    )
+
+    with cache.lock_folder(tmp_path):
+        waiting.start()
+        deadline = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.01)
+    waiting.join(60)
+
+    assert caplog.messages == [f"waiting for another process that writes to {tmp_path}"]
+    assert not waiting.is_alive()
