@@ -1,12 +1,18 @@
-"""Durations as text, in settings and messages."""
+"""Durations as text, in settings and messages, and the time now."""
 
 import re
+import time
 from datetime import timedelta
 
-__all__ = ["MILLISECOND", "parse_duration", "show_duration"]
+__all__ = ["MILLISECOND", "parse_duration", "read_clock_ms", "show_duration", "show_ms"]
 
 MILLISECOND = timedelta(milliseconds=1)
 _UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def read_clock_ms() -> int:
+    """The time of the machine's clock, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def parse_duration(text: str | float | timedelta) -> timedelta:
@@ -41,3 +47,8 @@ def show_duration(length: timedelta) -> str:
         if not length % timedelta(milliseconds=_UNITS_MS[unit]):
             return f"{length // timedelta(milliseconds=_UNITS_MS[unit])} {unit}"
     return f"{length / MILLISECOND:.12g} ms"
+
+
+def show_ms(length_ms: int | None) -> str:
+    """The text of a number of milliseconds, as of `show_duration`; None is zero."""
+    return show_duration((length_ms or 0) * MILLISECOND)

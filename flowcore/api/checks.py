@@ -13,7 +13,7 @@ from typing import NoReturn
 from flowcore.api.connectors import KafkaTopic, Sink, Source
 from flowcore.api.operators import Operator, Read, StatefulOperator, Write
 from flowcore.api.schema import Schema
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import MILLISECOND, show_ms
 from flowcore.errors import PlanError
 
 __all__ = [
@@ -118,7 +118,7 @@ def require_keys(node: Operator) -> None:
     known = node.inputs[0].types()
     for column in node.by:
         kind = known.get(column.lower(), "")
-        if _has_collection(kind):
+        if re.search(r"\b(ARRAY|MAP)<|^(ARRAY|MAP)$", kind.upper()):
             refuse(
                 f"operator {node.name!r}: by={column!r} is {kind}: arrays, maps and structs with them have "
                 "no equality for finding state, so a key would not be found again; use its parts as keys, "
@@ -165,10 +165,6 @@ def _shape(kind: str) -> str:
     """``ARRAY``, ``MAP`` or ``STRUCT``, or nothing for a type of single values."""
     outer = kind.upper().partition("<")[0].strip()
     return outer if outer in ("ARRAY", "MAP", "STRUCT") else ""
-
-
-def _has_collection(kind: str) -> bool:
-    return bool(re.search(r"\b(ARRAY|MAP)<|^(ARRAY|MAP)$", kind.upper()))
 
 
 def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -386,7 +382,7 @@ def require_flushable(node: Operator) -> None:
     """
     if not node.flush_ms:
         return
-    flush = show_duration(timedelta(milliseconds=node.flush_ms))
+    flush = show_ms(node.flush_ms)
     if node.bounded:
         refuse(
             f"operator {node.name!r}: flush={flush}, and its input is bounded: it emits once, at the end of "

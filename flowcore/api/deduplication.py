@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import ClassVar, Literal
 
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator
 from flowcore.api.stateful import StatefulOperator
-from flowcore.durations import show_duration
+from flowcore.durations import show_ms
 
 __all__ = ["Deduplicate"]
 
@@ -74,12 +73,12 @@ class Deduplicate(StatefulOperator):
     def _limit(self) -> str:
         if self.within_ms is None:
             return "the first of each key"
-        within = show_duration(timedelta(milliseconds=self.within_ms))
+        within = show_ms(self.within_ms)
         return f"the first within {within} of {self.time} time"
 
     def _retention(self) -> str:
         if self.within_ms is None:
             return "it keeps each key for ever"
-        once, twice = (show_duration(timedelta(milliseconds=n * self.within_ms)) for n in (1, 2))
+        once, twice = (show_ms(n * self.within_ms) for n in (1, 2))
         until = "the watermark has" if self.time == "event" else "processing time has"
         return f"it keeps each key until {until} advanced by {once} to {twice}"

@@ -11,7 +11,7 @@ from flowcore.api import window_checks
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.window_aggregates import parse_window_aggregates
 from flowcore.api.window_operator import Window
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import show_ms
 from flowcore.windows import GlobalWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.triggers import Count
@@ -32,7 +32,7 @@ class ExpiringAggregate(Window):
         text = f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, out at each change"
         if self.config.ttl_ms is None:
             return text
-        return f"{text}, kept {show_duration(self.config.ttl_ms * MILLISECOND)} after the last record"
+        return f"{text}, kept {show_ms(self.config.ttl_ms)} after the last record"
 
     def state_values(self) -> str:
         return f"aggregate {', '.join(f'{text} as {name}' for name, text in self.sql)}"

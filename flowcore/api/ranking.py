@@ -8,7 +8,7 @@ from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace, trace_each
 from flowcore.api.stateful import StatefulOperator
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import show_ms
 
 __all__ = ["Ranked"]
 
@@ -41,7 +41,7 @@ class Ranked(StatefulOperator):
 
     def describe(self) -> str:
         by = f" by {', '.join(self.by)}" if self.by else ""
-        kept = "" if self.ttl_ms is None else f", kept {_length(self.ttl_ms)} after the last record"
+        kept = "" if self.ttl_ms is None else f", kept {show_ms(self.ttl_ms)} after the last record"
         return f"{self.state_values()}{by}{kept}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:
@@ -90,7 +90,3 @@ class Ranked(StatefulOperator):
     @property
     def needs_timestamps(self) -> bool:
         return not self.bounded and self.rank is None and self.time == "event"
-
-
-def _length(length_ms: int) -> str:
-    return show_duration(length_ms * MILLISECOND)

@@ -8,7 +8,7 @@ from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace_each, trace_to_all
 from flowcore.api.stateful import IS_DELETED, StatefulOperator
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import show_ms
 from flowcore.windows.built_in import BuiltIn
 
 __all__ = ["CHANGE_COLUMN", "IS_DELETED", "ChangelogNormalize", "DistinctAggregate", "RetractingAggregate"]
@@ -51,7 +51,7 @@ class ChangelogNormalize(_Retraction):
 
     def describe(self) -> str:
         deleted = "" if self.deleted is None else f", deletions where {self.deleted}"
-        kept = "" if self.ttl_ms is None else f", each {_length(self.ttl_ms)}"
+        kept = "" if self.ttl_ms is None else f", each {show_ms(self.ttl_ms)}"
         return f"changelog of {self.state_values()} by {', '.join(self.by) or 'nothing'}{deleted}{kept}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:
@@ -160,7 +160,3 @@ class DistinctAggregate(RetractingAggregate):
     def compiled(self) -> Decision:
         why = "Spark's own aggregate refuses distinct values of a stream"
         return Decision("key-group", (why, self._counted()))
-
-
-def _length(length_ms: int) -> str:
-    return show_duration(length_ms * MILLISECOND)

@@ -18,7 +18,7 @@ from flowcore.api.stateful import (
     StatefulOperator,
     late_outcome,
 )
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import show_ms
 from flowcore.windows.config import LateRecords
 
 __all__ = [
@@ -348,4 +348,4 @@ class JoinRegular(StreamJoin):
 
 
 def _length(length_ms: int) -> str:
-    return show_duration(length_ms * MILLISECOND) if length_ms else "0 s"
+    return show_ms(length_ms) if length_ms else "0 s"

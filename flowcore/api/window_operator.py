@@ -15,7 +15,7 @@ from flowcore.api.node import Operator, Origins, trace, trace_each, trace_to_all
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import AGGREGATE_INSTEAD, LATE_OUTPUT, StatefulOperator, late_outcome
 from flowcore.api.window_assigners import GAP_COLUMN, GapColumn
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import show_ms
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.windows import (
     DynamicSessionWindows,
@@ -237,11 +237,11 @@ class Window(StatefulOperator):
 def _describe_windows(node: Window) -> str:
     match node.config.assigner:
         case TumblingWindows(size_ms=size_ms, offset_ms=offset_ms):
-            return f"tumbling windows of {_length(size_ms)}{_offset(offset_ms)}"
+            return f"tumbling windows of {show_ms(size_ms)}{_offset(offset_ms)}"
         case SlidingWindows(size_ms=size_ms, slide_ms=slide_ms, offset_ms=offset_ms):
-            return f"windows of {_length(size_ms)} every {_length(slide_ms)}{_offset(offset_ms)}"
+            return f"windows of {show_ms(size_ms)} every {show_ms(slide_ms)}{_offset(offset_ms)}"
         case SessionWindows(gap_ms=gap_ms):
-            return f"sessions with a gap of {_length(gap_ms)}"
+            return f"sessions with a gap of {show_ms(gap_ms)}"
         case DynamicSessionWindows(gap=GapColumn()):
             return f"sessions with a gap of {dict(node.computed)[GAP_COLUMN].text} ms"
         case DynamicSessionWindows(gap=gap):
@@ -275,11 +275,11 @@ def _describe_declared(config: WindowConfig) -> list[str]:
     found = [f"{what} {_shown(each)}" for what, each in named if each is not None]
     if config.allowed_lateness_ms:
         endless = config.allowed_lateness_ms == MAX_TIMESTAMP_MS
-        found.append("late for ever" if endless else f"late by up to {_length(config.allowed_lateness_ms)}")
+        found.append("late for ever" if endless else f"late by up to {show_ms(config.allowed_lateness_ms)}")
     if config.late == "side-output":
         found.append("later records to the side output")
     if config.ttl_ms is not None:
-        found.append(f"each key kept {_length(config.ttl_ms)} after its last record")
+        found.append(f"each key kept {show_ms(config.ttl_ms)} after its last record")
     return found
 
 
@@ -291,9 +291,5 @@ def _shown(value: object) -> str:
     return repr(value) if isinstance(value, (bool, int, float, str)) else name_of(value)
 
 
-def _length(length_ms: int) -> str:
-    return show_duration(length_ms * MILLISECOND)
-
-
 def _offset(offset_ms: int) -> str:
-    return f" from {'-' * (offset_ms < 0)}{_length(abs(offset_ms))}" if offset_ms else ""
+    return f" from {'-' * (offset_ms < 0)}{show_ms(abs(offset_ms))}" if offset_ms else ""

@@ -8,7 +8,7 @@ import click
 
 from flowcore.cli.flow_argument import name_and_settings
 from flowcore.cli.top import load_progress
-from flowcore.durations import parse_duration
+from flowcore.durations import parse_duration, read_clock_ms
 from flowcore.errors import RunError
 from flowcore.metrics.history import history_folder, read_history
 from flowcore.metrics.report import report_page
@@ -61,7 +61,7 @@ def report(flow: str, settings: Settings, page: Path, since: timedelta | None) -
         )
         raise RunError(msg)
     try:
-        page.write_text(report_page(history, int(time.time() * 1000)), encoding="utf-8")
+        page.write_text(report_page(history, read_clock_ms()), encoding="utf-8")
     except OSError as error:
         msg = f"--html {page} cannot be written: {error.strerror}; pass a file in an existing folder"
         raise RunError(msg) from error

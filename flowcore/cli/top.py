@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flowcore.cli.flow_argument import name_and_settings
+from flowcore.durations import read_clock_ms
 from flowcore.errors import RunError
 from flowcore.escaping import printable
 from flowcore.metrics import health
@@ -54,7 +55,7 @@ def top(flow: str, settings: Settings, *, once: bool, as_json: bool) -> None:
         click.echo(json.dumps(progress.stored()))
     else:
         Console().print(_view(progress))
-    if problem := health.liveness_problem(progress, _now_ms()):
+    if problem := health.liveness_problem(progress, read_clock_ms()):
         raise RunError(problem)
 
 
@@ -88,7 +89,7 @@ def _watch(flow: str, settings: Settings) -> None:
 
 
 def _view(progress: FlowProgress) -> Group:
-    problem = health.liveness_problem(progress, _now_ms())
+    problem = health.liveness_problem(progress, read_clock_ms())
     since = health.show_seconds(progress.seconds)
     state = Text(printable(problem), "bold red") if problem else Text(f"running for {since}", "green")
     where = Text(f"process {progress.pid} on {printable(progress.host)}; Ctrl-C ends this view", "dim")
@@ -103,7 +104,3 @@ def _rich_table(table: health.TextTable) -> Table:
     for row in table.rows:
         found.add_row(*(Text(printable(text)) for text in row))
     return found
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

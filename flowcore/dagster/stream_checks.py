@@ -6,7 +6,6 @@ execute them at any time. Outside of the run they are evaluated on the progress 
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.dagster.attributes import Objectives
 from flowcore.dagster.names import identifier, live_key, op_name, topic_key, topics_with_dead_letters
 from flowcore.dagster.resources import FlowcoreResource
+from flowcore.durations import read_clock_ms
 from flowcore.errors import BrokerError, RunError
 from flowcore.escaping import markdown_code
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
@@ -138,7 +138,7 @@ def build_stream_checks(plan: Plan, objectives: Objectives) -> dg.AssetChecksDef
     ) -> Iterator[dg.AssetCheckResult]:
         selected = {check.name for check in context.selected_asset_check_keys}
         progress = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
-        for result in evaluate_objectives(progress, _now_ms(), objectives):
+        for result in evaluate_objectives(progress, read_clock_ms(), objectives):
             if result.name in selected:
                 yield dg.AssetCheckResult(**_check_fields(plan.flow, result))
 
@@ -157,7 +157,7 @@ def build_health_sensor(plan: Plan, objectives: Objectives) -> dg.SensorDefiniti
     )
     def watch(context: dg.SensorEvaluationContext, flowcore: FlowcoreResource) -> dg.SensorResult:
         progress = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
-        now_ms = _now_ms()
+        now_ms = read_clock_ms()
         if progress is None:
             return dg.SensorResult(skip_reason="the flow has never run live, so there is nothing to evaluate")
         if liveness_problem(progress, now_ms) is None:
@@ -202,10 +202,6 @@ def _check_fields(flow: str, result: ObjectiveResult) -> dict[str, Any]:
         "description": result.description,
         "metadata": metadata,
     }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[dg.AssetChecksDefinition]:
@@ -257,15 +253,15 @@ def build_dead_letter_sensor(plan: Plan) -> dg.SensorDefinition:
 
 
 def _dead_letter_fields(topic: KafkaTopic, settings: Settings) -> dict[str, Any]:
-    servers, letters = broker_of(topic, settings), 0
+    servers, dead_letters = broker_of(topic, settings), 0
     if partition_counts(servers, [topic.dead_letter])[topic.dead_letter] is not None:
-        since = offsets_at(servers, topic.dead_letter, time.time_ns() // 1_000_000 - _PERIOD_MS)
+        since = offsets_at(servers, topic.dead_letter, read_clock_ms() - _PERIOD_MS)
         ends = end_offsets(servers, topic.dead_letter)
-        letters = sum(ends[partition] - offset for partition, offset in since.items())
+        dead_letters = sum(ends[partition] - offset for partition, offset in since.items())
     where = f"topic {markdown_code(topic.name)}"
     return {
-        "passed": not letters,
+        "passed": not dead_letters,
         "severity": dg.AssetCheckSeverity.WARN,
-        "description": f"{letters:,} messages of {where} became dead letters in the last hour",
-        "metadata": {"letters": letters},
+        "description": f"{dead_letters:,} messages of {where} became dead letters in the last hour",
+        "metadata": {"dead_letters": dead_letters},
     }

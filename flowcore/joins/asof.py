@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, shift_times
+from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, NewRows, shift_times
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
 
@@ -93,13 +92,6 @@ class AsOfJoinGroup(JoinGroup[AsOfJoin]):
         self._sides[RIGHT].end_replaced()
         super()._remove_ended()
 
-    def _join(
-        self,
-        rows: pa.RecordBatch,
-        is_right: npt.NDArray[np.bool_],
-        codes: Ints,
-        times_ms: Ints,
-        out: StepOutputs,  # noqa: ARG002 - the watermark decides
-    ) -> None:
-        for side, chosen in ((LEFT, ~is_right), (RIGHT, is_right)):
-            self._add(side, rows, np.flatnonzero(chosen), codes, times_ms)
+    def _join(self, new: NewRows, out: StepOutputs) -> None:  # noqa: ARG002 - the watermark decides
+        for side, chosen in ((LEFT, ~new.is_right), (RIGHT, new.is_right)):
+            self._add(side, new, np.flatnonzero(chosen))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from flowcore.keyed.key_index import Ints, KeyIndex, factorize_keys, to_python_k
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 
-__all__ = ["LEFT", "RIGHT", "JoinConfig", "JoinGroup", "shift_times"]
+__all__ = ["LEFT", "RIGHT", "JoinConfig", "JoinGroup", "NewRows", "shift_times"]
 
 LEFT, RIGHT = 0, 1
 """The numbers of the sides."""
@@ -90,9 +90,11 @@ class JoinConfig(KeyGroupOperator):
         fields = [self.rows.field(name) for name in self.keys]
         for name, column in (*self.left.items(), *self.right.items()):
             fields.append(pa.field(name, self.rows.field(column).type))
+        fields.append(pa.field(TIMESTAMP, pa.int64()))
+        fields += [pa.field(DELETED, pa.bool_())] if self.retracts else []
         late = ((LATE_LEFT, self.late_left), (LATE_RIGHT, self.late_right))
         return {
-            RESULTS: pa.schema([*fields, pa.field(TIMESTAMP, pa.int64()), *self._change_fields]),
+            RESULTS: pa.schema(fields),
             **{name: pa.schema([self.rows.field(each) for each in names or ()]) for name, names in late},
         }
 
@@ -102,16 +104,21 @@ class JoinConfig(KeyGroupOperator):
         return False
 
     @property
-    def _change_fields(self) -> list[pa.Field[Any]]:
-        return [pa.field(DELETED, pa.bool_())] if self.retracts else []
-
-    @property
     def keeps_unmatched(self) -> tuple[bool, bool]:
         """Whether unmatched left rows, and unmatched right rows, are emitted."""
         return self.how in ("left", "full", "anti"), self.how in ("right", "full")
 
 
 Config = TypeVar("Config", bound=JoinConfig)
+
+
+class NewRows(NamedTuple):
+    """Rows that have a key and are not late; ``codes`` are the numbers of their keys."""
+
+    rows: pa.RecordBatch
+    is_right: npt.NDArray[np.bool_]
+    codes: Ints
+    times_ms: Ints
 
 
 class JoinGroup(KeyGroup, Generic[Config]):
@@ -150,7 +157,7 @@ class JoinGroup(KeyGroup, Generic[Config]):
             rows, is_right, times_ms = rows.filter(pa.array(has_key)), is_right[has_key], times_ms[has_key]
         if rows.num_rows:
             codes = self._number(self._key_columns(rows))
-            self._join(rows, np.asarray(is_right), codes, times_ms, out)
+            self._join(NewRows(rows, np.asarray(is_right), codes, times_ms), out)
 
     def _times_of(self, rows: pa.RecordBatch) -> Ints:
         """The timestamps of rows.
@@ -165,15 +172,8 @@ class JoinGroup(KeyGroup, Generic[Config]):
         """The column of timestamps of emitted rows."""
         return pa.array(times_ms)
 
-    def _join(
-        self,
-        rows: pa.RecordBatch,
-        is_right: npt.NDArray[np.bool_],
-        codes: Ints,
-        times_ms: Ints,
-        out: StepOutputs,
-    ) -> None:
-        """Join rows that have a key and are not late, with the numbers of their keys, and add them."""
+    def _join(self, new: NewRows, out: StepOutputs) -> None:
+        """Join new rows and add them."""
         raise NotImplementedError
 
     def header(self) -> Mapping[str, Any]:
@@ -204,9 +204,9 @@ class JoinGroup(KeyGroup, Generic[Config]):
             side.end(self._watermark_ms)
         self._remove_ended()
 
-    def _add(self, side: int, rows: pa.RecordBatch, chosen: Ints, codes: Ints, times_ms: Ints) -> None:
-        part = self._stored_columns(rows.take(chosen), side)
-        self._sides[side].add(codes[chosen], self._next_id, times_ms[chosen], part)
+    def _add(self, side: int, new: NewRows, chosen: Ints) -> None:
+        part = self._stored_columns(new.rows.take(chosen), side)
+        self._sides[side].add(new.codes[chosen], self._next_id, new.times_ms[chosen], part)
         self._next_id += len(chosen)
 
     def _emit(self, left: pa.RecordBatch, right: pa.RecordBatch, times_ms: Ints, out: StepOutputs) -> None:

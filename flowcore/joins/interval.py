@@ -30,10 +30,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, shift_times
+from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, NewRows, shift_times
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
 
@@ -131,22 +130,16 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
             return pa.nulls(len(times_ms), pa.int64())
         return super()._timestamps(times_ms)
 
-    def _join(
-        self,
-        rows: pa.RecordBatch,
-        is_right: npt.NDArray[np.bool_],
-        codes: Ints,
-        times_ms: Ints,
-        out: StepOutputs,
-    ) -> None:
+    def _join(self, new: NewRows, out: StepOutputs) -> None:
         """Emit the pairs of new rows with stored rows and with each other."""
         left, right = self._sides
-        new_left, new_right = (np.flatnonzero(mine) for mine in (~is_right, is_right))
+        codes, times_ms = new.codes, new.times_ms
+        new_left, new_right = (np.flatnonzero(mine) for mine in (~new.is_right, new.is_right))
         first_left, first_right = self._first_new = len(left), len(right)
-        self._add(RIGHT, rows, new_right, codes, times_ms)
+        self._add(RIGHT, new, new_right)
         found_right = right.find(codes[new_left], *self._config.partners_ms(LEFT, times_ms[new_left]))
         found_left = left.find(codes[new_right], *self._config.partners_ms(RIGHT, times_ms[new_right]))
-        self._add(LEFT, rows, new_left, codes, times_ms)
+        self._add(LEFT, new, new_left)
         for probing, places in found_right.pairs():
             self._emit_pairs(first_left + probing, places, out)
         for probing, places in found_left.pairs():

@@ -32,7 +32,7 @@ from flowcore.elements import (
     Watermark,
     WatermarkStatus,
 )
-from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, shift_times
+from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, NewRows, shift_times
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
 
@@ -140,20 +140,14 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         is_right = rows.column(self._config.side).to_numpy(zero_copy_only=False)
         return np.where(is_right, self._clock_ms, super()._times_of(rows))
 
-    def _join(
-        self,
-        rows: pa.RecordBatch,
-        is_right: npt.NDArray[np.bool_],
-        codes: Ints,
-        times_ms: Ints,
-        out: StepOutputs,
-    ) -> None:
-        self._add(RIGHT, rows, np.flatnonzero(is_right), codes, times_ms)
-        new = np.flatnonzero(~is_right)
+    def _join(self, new: NewRows, out: StepOutputs) -> None:
+        self._add(RIGHT, new, np.flatnonzero(new.is_right))
+        left = np.flatnonzero(~new.is_right)
         if self._loaded:
-            self._emit_joined(codes[new], times_ms[new], self._stored_columns(rows.take(new), LEFT), out)
+            stored = self._stored_columns(new.rows.take(left), LEFT)
+            self._emit_joined(new.codes[left], new.times_ms[left], stored, out)
         else:
-            self._add(LEFT, rows, new, codes, times_ms)
+            self._add(LEFT, new, left)
 
     def _load(self, out: StepOutputs) -> None:
         """Emit the left rows that waited."""

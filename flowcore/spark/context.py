@@ -1,6 +1,5 @@
 """Context of one run of a flow: session, settings, clock, and the addresses of data and brokers."""
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.background import PeriodicThread
+from flowcore.durations import read_clock_ms
 from flowcore.errors import RunError
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.kafka.topic_schemas import TopicSchemas
@@ -23,7 +23,7 @@ class Clock:
 
     def now_ms(self) -> int:
         """The time, in milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
+        return read_clock_ms()
 
     def attach(self, session: SparkSession) -> None:
         """Called with the session of live queries, before the first one is started."""

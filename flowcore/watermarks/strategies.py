@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import MILLISECOND, show_ms
 from flowcore.errors import ConfigurationError
 
 __all__ = [
@@ -56,7 +56,7 @@ class BoundedOutOfOrderness:
     def __str__(self) -> str:
         if not self.delay_ms:
             return "monotonous"
-        return f"out of order by up to {show_duration(self.delay_ms * MILLISECOND)}"
+        return f"out of order by up to {show_ms(self.delay_ms)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +219,11 @@ class WatermarkStrategy:
     def __str__(self) -> str:
         parts = [str(self.generator)]
         if self.idle_after_ms is not None:
-            parts.append(f"idle after {show_duration(self.idle_after_ms * MILLISECOND)}")
+            parts.append(f"idle after {show_ms(self.idle_after_ms)}")
         if self.all_idle == "advance":
             parts.append("with processing time while all are idle")
         if self.max_drift_ms is not None:
-            parts.append(f"aligned within {show_duration(self.max_drift_ms * MILLISECOND)}")
+            parts.append(f"aligned within {show_ms(self.max_drift_ms)}")
         return ", ".join(parts)
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.operators import Operator, StatefulOperator, WithEventTime
-from flowcore.durations import MILLISECOND
+from flowcore.durations import MILLISECOND, show_ms
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
 from flowcore.planner.model import Flush, LiveQuery
@@ -41,7 +41,6 @@ from flowcore.planner.rules.flush_reasons import (
     explain_trigger,
     explain_upstream,
     interval_of,
-    show_ms,
 )
 from flowcore.planner.ways import find_ways
 from flowcore.settings import Settings

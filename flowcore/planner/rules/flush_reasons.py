@@ -1,10 +1,8 @@
 """The reasons that a plan gives for buffered output, and for output that is not buffered."""
 
-from datetime import timedelta
-
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.operators import Operator, PythonOperator
-from flowcore.durations import MILLISECOND, show_duration
+from flowcore.durations import MILLISECOND, show_ms
 from flowcore.flush.config import BufferOutput
 from flowcore.planner.model import Flush, LiveQuery
 from flowcore.planner.rules.flush_chains import Arrival
@@ -18,7 +16,6 @@ __all__ = [
     "explain_trigger",
     "explain_upstream",
     "interval_of",
-    "show_ms",
 ]
 
 _MAX_INTERVAL = "execution.flush.max-interval"
@@ -135,8 +132,3 @@ def explain_key_groups(
 def _explain_key(node: Operator) -> str:
     place = f"of the same {', '.join(node.buffer_key)}" if node.buffer_key else "as it is made in one place"
     return f"its later output replaces the earlier one {place}"
-
-
-def show_ms(length_ms: int | None) -> str:
-    """A length as settings write it."""
-    return show_duration(timedelta(milliseconds=length_ms or 0))

@@ -21,6 +21,7 @@ __all__ = [
     "move_offsets",
     "next_batch",
     "planned_batches",
+    "replace_file",
     "state_partitions",
 ]
 
@@ -118,11 +119,16 @@ def move_offsets(checkpoint: Path, topic: str, first: Mapping[int, int], last: M
             lines[place] = json.dumps(found, separators=(",", ":"))
             moved = moved or found[topic] != before
         if moved:
-            (file.parent / f".{number}.crc").unlink(missing_ok=True)
-            part = file.with_name(f".{number}.part")
-            part.write_text("\n".join(lines))
-            part.replace(file)
+            replace_file(file, "\n".join(lines))
     return moved
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file of a checkpoint at once, also where it is a link, and remove Spark's checksum of it."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    part.replace(path)
 
 
 def clear_unused_log(checkpoint: Path) -> None:

@@ -12,7 +12,6 @@ import base64
 import json
 import logging
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from flowcore.api.node import KeptState
 from flowcore.delivery import LedgerTerms
+from flowcore.durations import read_clock_ms
 from flowcore.errors import StateError
 from flowcore.kafka.topics import TopicIdentity
 from flowcore.keyed.content import StoredSchemas
@@ -208,7 +208,7 @@ def write_plan_file(
         ledger = LedgerTerms.choose(known, next_batch(checkpoint), slots, repeat_batch)
     identity = CheckpointIdentity(
         checkpoint=create_checkpoint(checkpoint),
-        born_ms=before.born_ms if before else time.time_ns() // 1_000_000,
+        born_ms=before.born_ms if before else read_clock_ms(),
         depth=len(query.exchanges),
         topics={name: topics[name] for name in sorted({topic.name for topic in query.topics_read})},
         bounded=bounded,
@@ -247,7 +247,10 @@ def read_schemas(checkpoint: Path) -> dict[str, StoredSchemas]:
             "key groups; start the flow once with this flowcore, stop it, and then run this again"
         )
         raise StateError(msg)
-    return {name: StoredSchemas(*map(_decode_schema, each)) for name, each in found.items()}
+    return {
+        name: StoredSchemas(*(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) for text in each))
+        for name, each in found.items()
+    }
 
 
 def move_to_key_groups(checkpoint: Path, key_groups: int) -> None:
@@ -278,10 +281,6 @@ def skip_ledger_batch(checkpoint: Path) -> None:
 
 def _encode_schema(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def _decode_schema(written: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(written)))
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

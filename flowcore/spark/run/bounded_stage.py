@@ -24,6 +24,7 @@ from flowcore.api.operators import (
     Write,
 )
 from flowcore.chains import DownstreamChain
+from flowcore.durations import read_clock_ms
 from flowcore.planner.model import BoundedStage, Chain
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.settings import Settings
@@ -108,7 +109,7 @@ def run_bounded(
             flow=context.flow,
             stage=stage.name,
             version=version,
-            created_ms=time.time_ns() // 1_000_000,
+            created_ms=read_clock_ms(),
             duration_ms=int((time.monotonic() - began) * 1000),
             fingerprint=fingerprint_operators(stage.operators),
             sources=sources,
@@ -179,7 +180,7 @@ def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
     kept: ExitStack,
 ) -> Mapping[Operator, DataFrame]:
     """The results of an operator or of the chain that it begins, and the side outputs of a process."""
-    now_ms, key_groups = time.time_ns() // 1_000_000, context.settings.key_groups
+    now_ms, key_groups = read_clock_ms(), context.settings.key_groups
     found = apply_bounded(node, frame, key_groups=key_groups, clock_ms=now_ms, downstream=downstream)
     parts: dict[Operator, DataFrame] = {**found.results}
     for side in stage.operators:

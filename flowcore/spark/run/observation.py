@@ -6,7 +6,6 @@ Several `LiveRun`s may start the queries of a plan; they are observed as one run
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.durations import read_clock_ms
 from flowcore.errors import BrokerError
 from flowcore.kafka.open_transactions import open_transactions
 from flowcore.latency import LatencySummary
@@ -61,7 +61,7 @@ class RunMeter:
             {query.name: query.mode for query in last.queries if query.mode != WAITING} if last else {}
         )
         self._switches: tuple[Switch, ...] = last.switches if last else ()
-        self._began_ms = _now_ms()
+        self._began_ms = read_clock_ms()
         self._topics = TopicEnds(plan, context)
         self._sinks: dict[str, dict[str, str]] = {}
         for sink in (each for query in plan.live_queries for each in query.sinks):
@@ -84,15 +84,15 @@ class RunMeter:
                 begins[topic.name] = start_offsets(topic, self._context.servers(topic))
         counted = {source for each in self._plan.live_queries for source in each.counts_bad}
         tally = QueryTally(
-            _now_ms(),
+            read_clock_ms(),
             begins | committed_offsets(checkpoint),
             by_offsets=not counted.isdisjoint(query.dead_letters),
         )
-        letters = {node.dead_letter for node in query.dead_letters}
+        dead_letters = {node.dead_letter for node in query.dead_letters}
         if not query.exactly_once:  # which counts what is in its transactions
-            letters -= self._counted
-            self._counted |= letters
-        meter = QueryMeter(query, tally, read_thresholds(self._context.settings), active, letters)
+            dead_letters -= self._counted
+            self._counted |= dead_letters
+        meter = QueryMeter(query, tally, read_thresholds(self._context.settings), active, dead_letters)
         self._queries = {**self._queries, query.name: meter}  # another thread may be reading
 
     def started(
@@ -131,7 +131,7 @@ class RunMeter:
         """The progress of one query."""
         with self._reading:
             self._poll_topics()
-            return self._read(name, _now_ms())
+            return self._read(name, read_clock_ms())
 
     def read(
         self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
@@ -140,7 +140,7 @@ class RunMeter:
         with self._reading:
             self._poll_topics()
             self._poll_transactions()
-            now_ms, silent_s = _now_ms(), self._topics.silent_s
+            now_ms, silent_s = read_clock_ms(), self._topics.silent_s
             queries = tuple(self._read(name, now_ms) for name in self._queries)
         usage = read_usage(os.getpid())
         if state != "running":  # those that are still active are about to be stopped
@@ -188,7 +188,7 @@ class RunMeter:
         self, query: str, before: str, after: str, reason: str, pause_ms: int | None = None
     ) -> None:
         switch = Switch(
-            time_ms=_now_ms(), query=query, before=before, after=after, reason=reason, pause_ms=pause_ms
+            time_ms=read_clock_ms(), query=query, before=before, after=after, reason=reason, pause_ms=pause_ms
         )
         self._switches = (*self._switches, switch)[-_SWITCHES:]
 
@@ -256,7 +256,3 @@ class Observation:
         if self._state == "running":
             self._state = "ended"
         self._closing.close()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -27,7 +27,7 @@ from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.regrouping import ContentDigest, RegroupedState, StoredGroup, regroup_state
 from flowcore.keyed.store import read_manifests, write_manifests
 from flowcore.spark.checkpoint.lease import Leases
-from flowcore.spark.checkpoint.offset_log import has_unfinished_batch, planned_batches
+from flowcore.spark.checkpoint.offset_log import has_unfinished_batch, planned_batches, replace_file
 from flowcore.spark.checkpoint.plan_file import move_to_key_groups, read_schemas, skip_ledger_batch
 from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.frame.sql import quote
@@ -192,7 +192,7 @@ def _write_batch(
     shutil.rmtree(copy / "sources", ignore_errors=True)
     for number in sorted(planned_batches(checkpoint))[-2:]:  # Spark reads the last one and the one before it
         version, metadata, *_ = (checkpoint / "offsets" / str(number)).read_text().splitlines()
-        _replace(copy / "offsets" / str(number), f"{version}\n{metadata}\n-")
+        replace_file(copy / "offsets" / str(number), f"{version}\n{metadata}\n-")
     folder = copy / "new-state"
     folder.mkdir()
     columns = zip(*rows, strict=True)
@@ -222,7 +222,7 @@ def _adopt(copy: Path, checkpoint: Path) -> None:
         os.link(source, target)
     before = (checkpoint / "offsets" / str(number - 1)).read_text().splitlines()
     version, metadata, *_ = (copy / "offsets" / str(number)).read_text().splitlines()
-    _replace(checkpoint / "offsets" / str(number), "\n".join((version, metadata, *before[2:])))
+    replace_file(checkpoint / "offsets" / str(number), "\n".join((version, metadata, *before[2:])))
     _commit(checkpoint / "commits" / str(number), (copy / "commits" / str(number)).read_text())
 
 
@@ -245,17 +245,9 @@ def _follow(checkpoint: Path, key_groups: int) -> None:
         for name, found in reports.items()
         for number in range(key_groups)
     }
-    _replace(path, json.dumps(kept))
+    replace_file(path, json.dumps(kept))
 
 
 def _commit(path: Path, text: str) -> None:
     """Write the file from which on the new state counts."""
-    _replace(path, text)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file at once, also where it is a link; Spark's checksum of the old one goes."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    part.replace(path)
+    replace_file(path, text)

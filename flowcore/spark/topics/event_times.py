@@ -1,10 +1,8 @@
 """Event times of records as SQL text: their milliseconds, and which are too far ahead of the clock."""
 
-from datetime import timedelta
-
 from pyspark.sql import DataFrame
 
-from flowcore.durations import show_duration
+from flowcore.durations import show_ms
 from flowcore.errors import PlanError
 from flowcore.spark.frame.rows import TIMESTAMP_MS
 from flowcore.spark.frame.sql import BATCH_CLOCK_MS, displayable_timestamp, literal
@@ -37,7 +35,7 @@ def too_far_ahead(time: str, limit_ms: int, condition: str = "true") -> tuple[st
     """Whether the condition holds and a time is too far ahead of the clock, and the reason, as SQL text."""
     shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
     after = literal(
-        f" UTC, over {show_duration(timedelta(milliseconds=limit_ms))} ahead of the clock "
+        f" UTC, over {show_ms(limit_ms)} ahead of the clock "
         "(watermark.max-ahead): windows would close too early"
     )
     return (

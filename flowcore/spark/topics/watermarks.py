@@ -39,6 +39,7 @@ from flowcore.keyed.emitted import CombinedElements
 from flowcore.planner.model import LiveQuery
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.spark.checkpoint.offset_log import replace_file
 from flowcore.spark.context import Clock
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
@@ -289,11 +290,9 @@ class WatermarkSender:
                 progress = (WatermarkStatus(idle=False), *progress)
         elements = (*attributes, *progress)
         if fresh or attributes:  # a restart writes the last elements again, also those that were not written
-            part = self._state.with_suffix(".part")
             groups = None if self._key_groups is None else self._key_groups.snapshot()
             more = {"key_groups": groups, "backlog": self._backlog.snapshot()}
-            part.write_text(json.dumps(self._watermarks.snapshot() | more))
-            part.replace(self._state)
+            replace_file(self._state, json.dumps(self._watermarks.snapshot() | more))
         self._writer.write(elements)
 
     def _take(self, metrics: Mapping[str, Any]) -> None:

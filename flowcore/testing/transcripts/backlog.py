@@ -60,17 +60,16 @@ class BacklogRunner:
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
         match action:
             case "in":
-                return {"emits": self._receive(argument)}
+                for channel, _ in argument:
+                    require_channel(channel, self._names)
+                found = [
+                    self._merged.receive(self._names[each], backlog=backlog) for each, backlog in argument
+                ]
+                return {"emits": [each.backlog for each in found if each is not None]}
             case "watermark_ms" | "processing_time_ms" | "restart" | "end_of_input":
                 return {}  # none of these changes the status of a channel
             case _:
                 return fail_unknown("backlog", action)
-
-    def _receive(self, rows: Any) -> list[bool]:
-        for channel, _ in rows:
-            require_channel(channel, self._names)
-        emitted = [self._merged.receive(self._names[channel], backlog=backlog) for channel, backlog in rows]
-        return [each.backlog for each in emitted if each is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,15 +93,13 @@ class JoinRunner:
                     change = ["deleted"] if row.get(DELETED) else []
                     out.append([row["key"], row.get("left"), row.get("right"), row[TIMESTAMP], *change])
                 elif output == CONTROL:
-                    self._advance(_ELEMENTS.decode(next(iter(row.values()))))
+                    element = _ELEMENTS.decode(next(iter(row.values())))
+                    if isinstance(element, Watermark):
+                        self._current_ms = element.timestamp_ms
                 else:
                     late.append([_LATE[output], row["key"], row["value"], row["time"]])
         dropped = outputs.counters.get("dropped_records", 0)
         return {"out": out, "late": late, "dropped": dropped, "current_ms": self._current_ms}
-
-    def _advance(self, element: StreamElement[bytes]) -> None:
-        if isinstance(element, Watermark):
-            self._current_ms = element.timestamp_ms
 
 
 def parse_elements(action: str, argument: Any) -> dict[str, StreamElement[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.spark.topics.clean_range import CleanRange
+from flowcore.spark.run.counted_bad_records import CleanRange
 
 SIZES = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
