@@ -162,7 +162,7 @@ def test_flow_without_a_tagged_source_has_no_channels(live: Live, monkeypatch: p
 
 
 def test_query_that_starts_again_tells_readers_that_it_is_active(live: Live) -> None:
-    """They may have been told that it is gone."""
+    """Readers may take the channel for idle after a reset."""
     bids = live.topic("bids", schema="id BIGINT", event_time="id", watermark=monotonous())
     out = live.topic("out", elements="tagged", partitions=1)
     flow = Flow("f")

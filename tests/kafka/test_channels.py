@@ -171,7 +171,7 @@ def test_flood_of_large_forged_channels_does_not_stop_a_live_query(
 
 @pytest.mark.parametrize("has_state", [True, False], ids=["key-groups", "driver"])
 def test_channels_that_came_first_are_heard_in_a_flood_of_forged_ones(live: Live, has_state: bool) -> None:
-    """Those of the flood that count have ended; the others are counted."""
+    """Forged channels that count have ended; the others are counted."""
     source = live.topic("bids", schema="id BIGINT", elements="tagged")
     flow, out = _counting(live, source)
     if not has_state:

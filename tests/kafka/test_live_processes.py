@@ -215,7 +215,7 @@ def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_process_reads_the_records_of_a_function_of_batches(live: Live) -> None:
-    """They come from no partition that is known, and their state continues after a restart."""
+    """Their partitions are unknown, and their state continues after a restart."""
     source, out = live.topic("bids", schema=BID), live.topic("out")
     flow = Flow("batches")
     columns = "bidder STRING, price BIGINT"

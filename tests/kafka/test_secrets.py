@@ -237,7 +237,7 @@ def test_secrets_are_nowhere(runs: Project) -> None:
 
 
 def test_files_of_a_run_are_its_users_only(runs: Project) -> None:
-    """Those that Python writes, the JVM, RocksDB and Parquet, though the umask was 0."""
+    """This holds for files of Python, the JVM, RocksDB and Parquet, though the umask was 0."""
     state, sink = runs.written / ".flowcore", runs.written / "files"
     files = [state, sink, *state.rglob("*"), *sink.rglob("*")]
     kinds = ("*.plan.json", "spark.log", "manifest.json", "commits/0", "*.changelog", "*.parquet", "*.jsonl")

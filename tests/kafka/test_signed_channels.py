@@ -39,7 +39,7 @@ def _counting(live: Live, source: KafkaTopic) -> tuple[Flow, KafkaTopic]:
 
 @pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
 def test_forged_control_elements_are_dead_letters(live: Live, headers: bool) -> None:
-    """So are those signed with another key, or for another partition, topic, channel or element."""
+    """Those signed with another key, or for another partition, topic, channel or element, are forged, too."""
     source = live.topic("bids", schema="id BIGINT", elements="tagged", signed=True, headers=headers)
     flow, out = _counting(live, source)
     ensure_topics(live.servers, {source.name: 1})

@@ -69,7 +69,7 @@ def test_channels_emit_the_combination(channels: int, reports: list[tuple[int, b
 
 
 def test_ended_channel_leaves_the_status_to_the_others() -> None:
-    """Its backlog is over, and nobody waits for its report; the end alone is not a status."""
+    """Its backlog is over, and its report is not awaited; the end alone is not a status."""
     merged = MergedBacklog(["0", "1", "2"])
 
     assert merged.receive("0", backlog=None) is None
@@ -90,7 +90,7 @@ def test_senders_to_a_partition_are_channels() -> None:
 
 
 def test_first_senders_of_a_partition_count() -> None:
-    """Those that came first are heard among many others; one that has ended leaves its place."""
+    """The first senders are read among many others; a sender that has ended leaves its place."""
     merged = MergedBacklog(["0"])
     for number in range(MOST_SENDERS):
         merged.receive(f"0/{number}", backlog=False)

@@ -51,7 +51,7 @@ def test_options_exist(entry: Entry, size: Size) -> None:
 
 @pytest.mark.parametrize("entry", SUITE, ids=lambda entry: entry.name)
 def test_full_figures_are_of_three_rounds_or_more(entry: Entry) -> None:
-    """Of one round nobody knows how much it varies."""
+    """One round does not show how much a figure varies."""
     text = (FOLDER / f"{entry.benchmark.replace('-', '_')}.py").read_text()
     options = entry.options("full")
 
@@ -104,13 +104,13 @@ def test_table_is_of_one_commit_one_machine_and_one_size(report: Any, other: dic
 
 
 def test_quick_figures_are_not_for_quoting(report: Any) -> None:
-    """They are of one round."""
+    """Quick figures are of one round."""
     assert "quote the full size only" in report.make_table([_result(size="quick")])
     assert "quote" not in report.make_table([_result()])
 
 
 def test_figures_of_the_smallest_size_are_refused(report: Any) -> None:
-    """They are those of a start."""
+    """At the smallest size, figures show only the start."""
     with pytest.raises(ConfigurationError, match="mean nothing"):
         report.make_table([_result(size="smallest")])
 

@@ -73,7 +73,7 @@ def test_batch_that_does_not_fit_is_refused(number: int, last: LedgerEntry | Non
     ("records", "digest", "found"), [(5, 78, "other records"), (4, 77, "4 records")], ids=["ids", "number"]
 )
 def test_repetition_with_other_records_is_refused(records: int, digest: int, found: str) -> None:
-    """As many records may be others."""
+    """The same number of records may be other records."""
     batch = _batch(4)
     batch.require_same(_entry(4), batch.entry(5, 77 + 2**64))
 

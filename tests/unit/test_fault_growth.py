@@ -59,7 +59,7 @@ def test_leak_of_a_process_is_found_although_restarts_end_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROCESS_LIMITS)
 def test_growth_from_restart_to_restart_is_found(name: str) -> None:
-    """Each process begins with more than the one before, as with state that nobody removes."""
+    """Each process begins with more than the process before it, as with state that is never removed."""
     unit = 25 * _MIB if "_bytes" in name else 40
     more = _samples(**{name: lambda _at, generation, _age: unit * generation})
 

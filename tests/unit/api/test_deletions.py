@@ -38,7 +38,7 @@ def test_a_sink_without_deletions_has_the_fingerprint_that_it_had() -> None:
 
 
 def test_the_column_need_not_be_in_the_schema_of_the_topic() -> None:
-    """It is not written."""
+    """The column is not written."""
     topic = KafkaTopic("out", format="avro", schema="item STRING, left BIGINT")
 
     assert sink(topic, key="item", deleted="gone").deleted == "gone"

@@ -90,7 +90,7 @@ def test_marker_refuses_other_types(text: str, message: str) -> None:
 
 
 def test_source_without_event_time_uses_the_timestamp_of_kafka() -> None:
-    """It has no markers either."""
+    """The source has no markers either."""
     assert event_time_expression(_read()) is None
     assert marker_condition(_read()) is None
 

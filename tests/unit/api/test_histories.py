@@ -74,7 +74,7 @@ def test_seams_that_count_twice_or_not_at_all_are_refused(
     ],
 )
 def test_plan_says_where_the_history_ends(declare: Callable[[Flow], Stream], seam: str, why: str) -> None:
-    """And that the query waits for it, in micro-batches although its operators could run in real time."""
+    """The query reads it first, so it runs in micro-batches although its operators could run in real time."""
     flow = Flow("f")
     declare(flow).select("id").write("out", KafkaTopic("out"))
     plan = plan_flow(flow)
@@ -89,7 +89,7 @@ def test_plan_says_where_the_history_ends(declare: Callable[[Flow], Stream], sea
 
 
 def test_another_reader_of_the_topic_is_refused() -> None:
-    """It would share the read, with the history or without it."""
+    """Another reader would share the read of the topic."""
     flow = Flow("f")
     live = bids(flow)
     past(flow).then(live, at=SEAM).write("out", KafkaTopic("out"))

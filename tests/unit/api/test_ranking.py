@@ -62,7 +62,7 @@ def ranked(stream: Stream) -> Ranked:
 
 
 def test_the_order_names_columns_and_directions() -> None:
-    """As the input spells them; without a direction small values come first."""
+    """Names are spelled as in the input; without a direction small values come first."""
     top = bids(Flow("f")).top_n(3, by="ID", order=["PRICE Desc", "at", "`id` asc"], rank="place")
     assert ranked(top).order == (("price", True), ("at", False), ("id", False))
     assert top.columns == ("id", "price", "at", "place")
@@ -71,7 +71,7 @@ def test_the_order_names_columns_and_directions() -> None:
 
 
 def test_the_newest_is_by_event_time_where_there_is_some() -> None:
-    """Then each record needs a timestamp."""
+    """With event time each record needs a timestamp."""
     arrival, timed = (
         ranked(bids(Flow("f"), **topic).latest(by="id"))
         for topic in ({}, {"event_time": "at", "watermark": monotonous()})
@@ -93,7 +93,7 @@ def test_results_over_bounded_input_are_final() -> None:
 
 
 def test_the_plan_says_that_rows_replace_earlier_ones() -> None:
-    """And whose state grows."""
+    """The plan also names the state that grows."""
     found = plan(bids(Flow("f")).top_n(2, by="id", order="price desc", name="top"))
     (query,) = found.live_queries
     assert query.sinks[0].updating

@@ -90,7 +90,7 @@ UPDATING: dict[str, tuple[Callable[[Flow], Stream], tuple[str, ...]]] = {
 def test_the_changelog_is_by_the_key_of_the_rows(
     declare: Callable[[Flow], Stream], key: tuple[str, ...]
 ) -> None:
-    """Whatever makes them, and after operators that make one row of each; and the flow can run."""
+    """This holds for operators that make replacing rows, and that pass them on; the flow can run."""
     flow = Flow("f")
     stream = declare(flow)
     assert decide_changes(stream.operator).value == f"updating by {', '.join(key) or 'nothing'}"
@@ -169,7 +169,7 @@ def test_aggregates_that_cannot_take_a_value_back_are_refused(text: str) -> None
 
 
 def test_an_aggregate_by_key_group_has_the_functions_of_windows() -> None:
-    """That the first one cannot run by key group is an error of the plan."""
+    """If the upstream aggregate cannot run by key group, the plan is refused."""
     flow = Flow("f")
     first = bids(flow).aggregate(by="auction", price="percentile(price, 0.5)", name="first")
     first.aggregate(n="count(price)").write("out", KafkaTopic("out"))

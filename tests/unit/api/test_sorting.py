@@ -52,7 +52,7 @@ def test_sorts_that_have_no_order_are_refused(declare: Callable[[Flow], object],
 
 
 def test_plan_says_when_records_leave() -> None:
-    """And how the state is placed: a sort without key is not in one key group."""
+    """The plan also says where the state is: a sort without key is not in one key group."""
     flow = Flow("f")
     found = events(flow, monotonous()).sort_by_event_time(by="user", late="side-output", name="ordered")
     found.late.write("late", KafkaTopic("late"))

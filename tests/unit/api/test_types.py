@@ -81,7 +81,7 @@ KEYED: dict[str, Callable[[Stream, str], Stream]] = {
 @pytest.mark.parametrize("by", ["tags", "path"])
 @pytest.mark.parametrize("case", KEYED)
 def test_key_that_state_cannot_be_found_by_is_refused(case: str, by: str) -> None:
-    """Before, the flow was planned, and failed when Spark had started."""
+    """The flow is refused where it is declared, not after Spark's start."""
     with pytest.raises(PlanError, match=f"operator 'it': by='{by}' is .*ARRAY<.*no equality for finding"):
         KEYED[case](_rows(Flow("f")), by)
 
@@ -89,13 +89,13 @@ def test_key_that_state_cannot_be_found_by_is_refused(case: str, by: str) -> Non
 @pytest.mark.parametrize("by", ["name", "place", "id"])
 @pytest.mark.parametrize("case", KEYED)
 def test_other_keys_are_accepted(case: str, by: str) -> None:
-    """So is one whose type only Spark knows."""
+    """A key whose type only Spark knows is accepted, too."""
     KEYED[case](_rows(Flow("f")), by)
     KEYED[case](_rows(Flow("f")).select(f"coalesce(tags) as {by}", "*"), by)
 
 
 def test_native_aggregate_groups_by_a_list() -> None:
-    """Spark can."""
+    """Spark itself can group by a list."""
     assert _rows(Flow("f")).aggregate(by="tags", n="count(*)").operator.key == ("tags",)
 
 

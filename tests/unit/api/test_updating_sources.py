@@ -43,7 +43,7 @@ def test_records_of_a_source_replace_those_of_their_kafka_key(by: str | tuple[st
 
 
 def test_a_bounded_source_has_the_last_rows() -> None:
-    """They are final, as those of a table."""
+    """The rows are final, as those of a table."""
     stream = shops(Flow("f"), until="latest")
     assert (stream.columns, stream.operator.key) == (("shop", "region", "total"), None)
     assert decide_changes(stream.operator).value == "append"
@@ -72,7 +72,7 @@ def timed_shops(flow: Flow) -> Stream:
 
 
 def test_the_newest_row_of_a_source_can_be_a_partner() -> None:
-    """None where it is deleted; the column that says so is not in the output, whatever its name is."""
+    """A deleted row is no partner; the column of deletions is not in the output, whatever its name."""
     flow = Flow("f")
     renamed = timed_shops(flow).select("id", "shop as Name", "is_deleted as Gone", name="renamed")
     joined = live(flow).select("shop").join_latest(renamed, on={"shop": "Name"}, how="left", name="joined")

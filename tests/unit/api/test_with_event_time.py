@@ -82,7 +82,7 @@ def test_event_time_that_cannot_be_assigned_is_refused(
 
 
 def test_windows_need_watermarks_where_event_time_is_assigned() -> None:
-    """Those of the source end there; it needs none of its own."""
+    """The watermarks of the source end there; the source needs none."""
     untimed = timed(read(Flow("f"), watermark=monotonous()), no_watermarks(), name="untimed")
     with pytest.raises(PlanError, match="'untimed' makes no watermarks"):
         untimed.window(Tumbling(10), by="id")
@@ -117,7 +117,7 @@ def test_no_timestamps_travel_upstream_of_the_operator() -> None:
 
 
 def test_a_query_has_the_watermarks_of_the_operator_only() -> None:
-    """Those of the source do not reach a tagged sink."""
+    """The watermarks of the source do not reach a tagged sink."""
     found = plan(timed(read(Flow("f"), watermark=monotonous()), name="timed"), elements="tagged")
     (query,) = found.live_queries
     assert [each.name for each in query.origins] == ["timed"]
@@ -141,7 +141,7 @@ def test_dead_letters_leave_through_the_query_that_assigns_event_time() -> None:
 
 
 def test_periodic_watermarks_need_an_interval() -> None:
-    """As those of a source do."""
+    """The periodic watermarks of a source need one, too."""
     settings = {"pipeline.auto-watermark-interval": "0 s"}
     late = timed(read(Flow("f")), name="timed").window(Tumbling(10), name="late").aggregate(n="count(*)")
     with pytest.raises(PlanError, match="the event time 'timed' of 'late' has periodic watermarks"):

@@ -86,7 +86,7 @@ def histories(draw: st.DrawFn) -> list[tuple[list[tuple[str | None, int]], int, 
 @settings(max_examples=150, deadline=None)
 @given(histories(), st.sampled_from([1, 4, 7, 20, None]))
 def test_records_pass_as_the_oracle_says(time: Time, history: Any, within_ms: int | None) -> None:
-    """Whatever is stored between batches, late records included."""
+    """This holds whatever is stored between batches, and for late records."""
     oracle, stored = Oracle(within_ms, time), Stored(deduplication(within_ms, time))
     clock_ms, number = -20, 0
     for records, advance_ms, fate in history:

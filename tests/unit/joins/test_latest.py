@@ -127,7 +127,7 @@ def _histories(draw: st.DrawFn) -> list[tuple[list[tuple[bool, str | None]], int
 def test_rows_leave_in_the_step_in_which_the_model_says(
     how: How, load: Load, ttl_ms: int | None, deletes: bool, history: Any
 ) -> None:
-    """Also over restarts, and with a former worker's state that reads its last piece again."""
+    """This holds over restarts, and for a worker that reads the last piece of state again."""
     config = join(how, load, ttl_ms, deletes=deletes)
     model, stored = Model(config), StoredGroup(config)
     clock_ms, watermark_ms, number = 4, 0, 0
@@ -153,7 +153,7 @@ def test_rows_leave_in_the_step_in_which_the_model_says(
 
 
 def test_state_is_the_newest_right_row_of_each_key() -> None:
-    """And the left rows that wait, until they have left."""
+    """The state also has the left rows that wait."""
     stored = StoredGroup(join(load=100))
     for clock_ms in range(200):
         stored.group.advance_clock(clock_ms, StepOutputs())
@@ -187,7 +187,7 @@ def test_a_key_that_is_deleted_takes_no_memory() -> None:
 
 
 def test_a_deletion_is_stored_in_the_step_of_the_load() -> None:
-    """Else the row that it deletes would be back after a restart."""
+    """Otherwise a restart would bring the deleted row back."""
     stored, out = StoredGroup(join(load=100, deletes=True)), StepOutputs()
     for clock_ms, number in ((1, 1), (2, 3)):
         stored.group.advance_clock(clock_ms, out)
@@ -241,7 +241,7 @@ class _Steps:
 
 
 def test_no_watermark_is_emitted_before_the_left_rows_that_wait() -> None:
-    """Nor the backlog status. They follow when the right side is loaded, and then pass at once."""
+    """Watermarks and the backlog status follow when the right side is loaded, and then pass at once."""
     steps = _Steps(join(load="caught-up"))
     backlog = RecordAttributes(backlog=True)
     assert steps.step(100, [left("a", 7, 1)], {"left": Watermark(50), "right": Watermark(60)}) == []

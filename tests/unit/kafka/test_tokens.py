@@ -74,6 +74,6 @@ def test_redirect_of_an_issuer_is_not_followed(status: int) -> None:
     "body", [b"[" * 100_000, b"[]", b"{}", b"<html>", b'{"access_token":"x","expires_in":[]}']
 )
 def test_answer_that_is_not_a_token_is_one_line(body: bytes) -> None:
-    """Whatever the issuer sends."""
+    """This holds whatever the issuer sends."""
     with _answering(200, body) as (address, _), pytest.raises(BrokerAccessError, match="gives no token"):
         fetch_token(_login(address))

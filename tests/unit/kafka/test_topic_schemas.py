@@ -108,7 +108,7 @@ def test_source_that_cannot_read_a_version_is_refused(
 
 
 def test_sink_takes_the_id_of_the_newest_version_with_its_columns() -> None:
-    """Else that of the schema of its columns, which is registered only if a setting allows it."""
+    """Without one it takes the id of its columns' schema, which is registered only if a setting allows it."""
     own = _schema(ID)
     registry = _Registry(_schema(ID, NOTE), own)
 
@@ -151,7 +151,7 @@ def test_run_asks_once_and_again_after_an_unknown_id() -> None:
 
 
 def test_run_asks_in_vain_only_so_often() -> None:
-    """Then an unknown id ends no batch any more, and is bad."""
+    """After that a record with an unknown id is bad, and ends no batch."""
     schemas, topic = _schemas(_Registry(_schema(ID))), _topic()
     schemas.readable(topic, SETTINGS)
 
@@ -164,7 +164,7 @@ def test_run_asks_in_vain_only_so_often() -> None:
 
 
 def test_topics_with_ids_ask_no_registry() -> None:
-    """Nor do other formats."""
+    """Other formats ask no registry either."""
     registry = _Registry()
     schemas = _schemas(registry)
 
@@ -226,7 +226,7 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, str], 
 
 
 def test_file_without_a_certificate_is_refused(tmp_path: Path) -> None:
-    """As an authority that the registry's certificate is compared with."""
+    """The file is the authority that has signed the registry's certificate."""
     file = tmp_path / "ca.pem"
     file.write_text("nothing")
     settings = Settings.of({URL: "https://127.0.0.1:1", CA: file}, environment={})

@@ -34,7 +34,7 @@ def test_elements_are_emitted_where_they_change() -> None:
 
 
 def test_query_is_idle_when_all_its_key_groups_are() -> None:
-    """It is active again when the first of them is."""
+    """The query is active again when its first key group is."""
     query = combined(a={"idle": True})
 
     assert query.emit() == ()

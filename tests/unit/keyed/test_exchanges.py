@@ -308,7 +308,7 @@ def test_results_do_not_depend_on_batches(records: list[tuple[int, str, int]], s
 
 
 def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
-    """They are not records of the operator, and nobody opens them."""
+    """They are not records of the operator, and are not opened."""
     other = pa.schema([("x", pa.int64()), ("kind", pa.string())])
     batch = pa.record_batch(
         {
@@ -352,7 +352,7 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
 
 
 def test_records_without_a_channel_are_packed_and_carry_no_event_time() -> None:
-    """Nobody knows which records a row of `map_batches` was made from."""
+    """It is unknown which records a row of `map_batches` was made from."""
     batch = pa.record_batch(
         {
             "g": pa.array([1, 0, 1], pa.int32()),

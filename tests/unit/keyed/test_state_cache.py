@@ -23,7 +23,7 @@ def _use(cache: StateCache, group: int, size_bytes: int, budget: int, query: str
 
 @given(STEPS, st.integers(0, 100))
 def test_states_stay_within_their_budget(steps: list[tuple[int, int]], budget: int) -> None:
-    """Whatever is used, in whatever order; the sizes are those of the states that are there."""
+    """This holds for any order of use; the sizes are those of the kept states."""
     cache = StateCache()
     sizes = {}
     for group, size in steps:
@@ -55,7 +55,7 @@ def test_state_that_is_used_no_more_leaves_for_others() -> None:
 
 
 def test_states_are_kept_without_a_budget() -> None:
-    """None stands for no budget."""
+    """A budget of None is no budget."""
     cache = StateCache()
     for group in range(100):
         cache.put("q", group, STATE, size_bytes=1 << 40, max_bytes=None)

@@ -56,7 +56,7 @@ def _names(control: StepControl) -> list[str]:
 def test_senders_that_came_first_are_heard_in_a_flood(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A task of a later batch knows them; one that runs again sends the same."""
+    """A task of a later batch continues with them; a task that runs again sends the same."""
     flood = [(f"{'e' * 240}{number}", Watermark(number)) for number in range(10_000)]
     with caplog.at_level(logging.WARNING):
         first, _ = _control(tmp_path, [("a", Watermark(1)), ("b", Watermark(2)), *flood], 0)

@@ -71,6 +71,6 @@ def test_progress_keeps_its_watermark_when_a_function_reports_nothing() -> None:
 
 
 def test_packing_refuses_a_function_whose_result_is_not_a_time() -> None:
-    """A text would be taken for a time by nobody downstream."""
+    """No operator downstream could read a text as a time."""
     with pytest.raises(FunctionError, match="not a time"):
         list(_packing(lambda _: "soon").run([_batch(1_000)]))

@@ -118,7 +118,7 @@ def test_dagster_that_refuses_is_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_dagster_is_a_listener_where_it_has_an_address(tmp_path: Path) -> None:
-    """A run that nobody polls has nothing to report."""
+    """Without a polling interval a run has nothing to report."""
     settings = Settings.of(
         {"state.dir": tmp_path, "metrics.dagster.url": "http://127.0.0.1:9"}, environment={}
     )

@@ -107,7 +107,7 @@ def test_copies_downstream_of_a_process_follow_the_table(
 
 
 def test_process_with_several_readers_starts_no_chain() -> None:
-    """Nor does a process with a buffer downstream."""
+    """A process with a buffer downstream starts none either."""
     process = _processed()
     plan = _plan(process.map(_same, schema=ROW, name="one"), process.select("a", name="native"))
     assert [chain.name for chain in _chains(plan)] == ["one"]

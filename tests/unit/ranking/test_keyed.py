@@ -109,7 +109,7 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, str]]:
 def test_ranks_are_as_the_oracle_says(
     history: Any, n: int, descending: bool, newest_first: bool, ttl_ms: int | None
 ) -> None:
-    """Whatever is stored between batches: exactly the ranks with another row are emitted, each once."""
+    """Exactly the ranks with another row are emitted, each once, whatever is stored between batches."""
     config = ranking(n, descending=descending, newest_first=newest_first, ttl_ms=ttl_ms)
     oracle, stored = Oracle(config), Stored(config)
     clock_ms, number = 0, 0
@@ -131,7 +131,7 @@ def test_ranks_are_as_the_oracle_says(
     st.integers(1, 3),
 )
 def test_the_last_row_of_each_rank_does_not_depend_on_batches(rows: Any, cuts: list[int], n: int) -> None:
-    """Nor does what is stored."""
+    """The stored state does not depend on batches either."""
     numbered = [(row, place) for place, row in enumerate(rows)]
     bounds = sorted({0, *(min(cut, len(rows)) for cut in cuts), len(rows)})
     together, apart = Stored(ranking(n)), Stored(ranking(n))

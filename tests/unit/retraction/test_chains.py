@@ -85,7 +85,7 @@ def expected(bids: list[Row]) -> dict[int, Row]:
 @settings(max_examples=60, deadline=None)
 @given(histories(), st.data())
 def test_sums_over_another_flows_rows_are_those_of_its_last_rows(steps: Steps, data: st.DataObject) -> None:
-    """Whatever the batches of both are, and whatever the first one writes again after a failure."""
+    """This holds for any batches of both flows, and if the first flow writes rows again after a failure."""
     first = Flow(BIDS, "bidder", "shop", bids=BuiltIn("count"), total=BuiltIn("sum", ("price",)))
     topic: list[Row] = []
     for rows, fate, again in steps:

@@ -189,14 +189,14 @@ def run(
     histories(), st.sampled_from([("shop",), (), ("id",), ("shop", "word")]), st.sampled_from([None, 4, 12])
 )
 def test_results_are_those_of_the_last_rows(history: Any, keys: tuple[str, ...], ttl_ms: int | None) -> None:
-    """Whatever is stored between steps: results that change are emitted, each once, and deletions."""
+    """Changed results are emitted, each once, and deletions, whatever is stored between steps."""
     run(history, keys, ttl_ms)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(histories(), min_size=2, max_size=2).map(lambda both: both[0] + both[1]), st.data())
 def test_the_table_does_not_depend_on_batches(history: Any, data: st.DataObject) -> None:
-    """Nor does the state that is left."""
+    """The remaining state does not depend on batches either."""
     rows = [row for step, _, _ in history for row in step]
     cuts = sorted(data.draw(st.sets(st.integers(0, len(rows)), max_size=6)) | {0, len(rows)})
     parts = [(rows[start:end], 0, "delta") for start, end in pairwise(cuts)]
@@ -289,7 +289,7 @@ def test_the_last_row_of_a_group_passes() -> None:
 
 
 def test_groups_that_are_gone_take_no_memory() -> None:
-    """Nor do keys of the changelog that were deleted, once that is written."""
+    """Deleted keys of the changelog take none once the deletion is written."""
     changes, groups = Stored(changelog()), Stored(totals(("id",), "least"))
     rows = [{"id": str(number), "price": 1.0, "gone": False} for number in range(100)]
     for gone in (False, True):

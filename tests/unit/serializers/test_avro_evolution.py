@@ -77,7 +77,7 @@ READABLE: dict[str, tuple[Any, Any, Any, Any]] = {
 
 @pytest.mark.parametrize("case", READABLE.values(), ids=READABLE)
 def test_evolution_accepts_what_can_be_read(case: tuple[Any, Any, Any, Any]) -> None:
-    """And fastavro reads it."""
+    """The library fastavro reads it, too."""
     writer, reader, value, expected = case
 
     assert _problem(writer, reader) is None
@@ -110,7 +110,7 @@ MISREAD: dict[str, tuple[Any, Any, Any, str]] = {
 
 @pytest.mark.parametrize("case", MISREAD.values(), ids=MISREAD)
 def test_evolution_names_what_cannot_be_read(case: tuple[Any, Any, Any, str]) -> None:
-    """And fastavro fails with it."""
+    """The library fastavro fails with it, too."""
     writer, reader, value, message = case
 
     assert message in str(_problem(writer, reader))
@@ -130,7 +130,7 @@ def test_evolution_refuses_wrong_values_that_avro_would_give(writer: Any, reader
 
 
 def test_evolution_does_not_compare_the_name_of_a_record() -> None:
-    """Nor does Java's reader, which Spark has; fastavro does."""
+    """Java's reader, which Spark uses, does not either; fastavro does."""
     assert _problem(_record(A), _record(A, name="s")) is None
 
 

@@ -72,7 +72,7 @@ def test_plan_with_the_new_number_of_key_groups_continues(checkpoint: Path) -> N
 
 
 def test_plan_file_has_the_types_of_keys(checkpoint: Path) -> None:
-    """Those of the last start; a plan file of before has none."""
+    """It has the types of the last start; an older plan file has none."""
     assert read_schemas(checkpoint) == SCHEMAS
 
     path = plan_file_of(checkpoint)

@@ -33,7 +33,7 @@ def test_lost_offsets_move_in_the_last_batch_and_the_planned_one(tmp_path: Path)
 
 
 def test_unread_offsets_that_a_topic_has_removed_are_lost(tmp_path: Path) -> None:
-    """Those of the last committed batch count, and a partition whose records are there is not named."""
+    """Offsets of the last committed batch count; a partition with all its records is not named."""
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
     assert find_lost_offsets(tmp_path, "bids", {0: 5}) == {}

@@ -26,7 +26,7 @@ def test_outage_is_tried_for_ever_with_bounded_waits() -> None:
 
 
 def test_outage_has_ended_with_the_next_batch() -> None:
-    """Then its length is reported, and the next outage begins with a short wait."""
+    """Its length is reported, and the next outage begins with a short wait."""
     now_s, reports = 0.0, list[str]()
     patience = Patience(reports.append, lambda: now_s)
     patience.progress(3)

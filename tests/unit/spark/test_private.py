@@ -38,13 +38,13 @@ def test_files_have_the_permissions_that_the_setting_leaves(
 
 @pytest.mark.parametrize("text", ["000", "70", "777", "007", 77, "abc"])
 def test_umask_lets_no_other_user_write(text: object) -> None:
-    """Nor does it take a permission from the user of the run."""
+    """It takes no permission from the user of the run."""
     with pytest.raises(SettingsError, match=r"files\.umask"):
         Settings.of({"files.umask": text}, environment={})
 
 
 def test_state_folder_is_made_for_its_user_only(tmp_path: Path) -> None:
-    """Whatever the umask; a folder that exists keeps its permissions to read."""
+    """This holds for any umask; a folder that exists keeps its permissions to read."""
     before = os.umask(0)
     try:
         prepare_state_folder(tmp_path / "state")
@@ -86,7 +86,7 @@ def test_state_folder_of_another_user_is_refused(inner: str, tmp_path: Path) -> 
 
 
 def test_state_folder_of_the_users_own_group_is_accepted(tmp_path: Path) -> None:
-    """As a container's volume has it, and users with a group of their own."""
+    """Volumes of containers, and users with a group of their own, have such folders."""
     (tmp_path / "state").mkdir()
     os.chown(tmp_path / "state", -1, os.getegid())
     (tmp_path / "state").chmod(0o770)

@@ -120,7 +120,7 @@ def test_result_versions_differ(store: ResultStore) -> None:
 
 
 def test_results_of_a_damaged_manifest_can_be_made_again(store: ResultStore) -> None:
-    """As the error about the manifest advises: delete it and run the stage again."""
+    """The error about the manifest says how: delete it and run the stage again."""
     folder = store.folder("sales")
     _commit(folder)
     folder.manifest_path.write_text("{")

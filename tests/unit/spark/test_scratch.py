@@ -37,7 +37,7 @@ def _made_by(process: subprocess.Popen[str]) -> Path:
 
 
 def test_folder_of_a_killed_process_is_removed_at_the_next_start() -> None:
-    """That of a process that lives stays."""
+    """The folder of a running process stays."""
     with _run("time.sleep(60)") as killed, _run("time.sleep(60)") as lives:
         abandoned, used = _made_by(killed), _made_by(lives)
         killed.kill()
@@ -52,7 +52,7 @@ def test_folder_of_a_killed_process_is_removed_at_the_next_start() -> None:
 
 
 def test_folder_of_a_jvm_that_outlives_its_process_stays() -> None:
-    """It may be in the middle of an upload of its state."""
+    """The JVM may be in the middle of an upload of its state."""
     with _run("time.sleep(60)") as killed:
         folder = _made_by(killed)
         killed.kill()

@@ -100,7 +100,7 @@ def test_torn_offsets_before_the_last_batch_cannot_be_planned_again(tmp_path: Pa
 def test_torn_last_commit_is_removed_so_that_its_batch_is_repeated(
     content: str, batches: int, tmp_path: Path
 ) -> None:
-    """That is exact: the offsets of the batch, and the commit before it, can be read."""
+    """The batch is repeated exactly: its offsets, and the commit before it, can be read."""
     checkpoint = _checkpoint(tmp_path, planned=batches, committed=batches)
     last = checkpoint / "commits" / str(batches - 1)
     last.write_text(content)
@@ -140,7 +140,7 @@ def test_torn_commit_stays_if_its_batch_cannot_be_repeated(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("content", ["", "{}", '{"id":', "[]"], ids=["empty", "no-id", "cut", "list"])
 def test_torn_id_of_a_checkpoint_can_be_written_again(content: str, tmp_path: Path) -> None:
-    """The plan file knows it."""
+    """The plan file has the id."""
     checkpoint = _checkpoint(tmp_path, planned=1, committed=1)
     (checkpoint / "metadata").write_text(content)
 

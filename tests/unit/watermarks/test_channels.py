@@ -135,7 +135,7 @@ def _progress(*senders: str) -> WatermarkProgress:
 
 @pytest.mark.parametrize("is_driver", [False, True], ids=["key-group", "driver"])
 def test_first_senders_of_a_partition_count(is_driver: bool) -> None:
-    """Those that came first are heard in a flood of others; what is kept stays small."""
+    """The first senders are read in a flood of others; the kept state stays small."""
     progress = _progress()
     flood = [(f"0/forged-{number}", Watermark(number)) for number in range(1_000)]
 

@@ -246,7 +246,7 @@ def test_time_outs_of_partitions_begin_anew_after_a_restart() -> None:
 
 
 def test_partitions_that_were_added_hold_the_watermark_after_a_restart() -> None:
-    """They have not been read yet."""
+    """The new partitions have not been read yet."""
     query = progress(1, s=monotonous())
     query.take("s", NewestTimes.of({"0": 100}))
     query.poll(0)

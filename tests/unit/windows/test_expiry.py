@@ -139,7 +139,7 @@ def test_results_are_those_of_a_dict_with_times(script: list[tuple[str, int]]) -
 
 
 def test_expired_keys_leave_the_store() -> None:
-    """The next record of a key starts anew, in a worker that knows nothing of it too."""
+    """The next record of a key starts anew, also in a worker without the key's state."""
     config = totals_of(assigner=GlobalWindows(), trigger=Count(1), ttl_ms=TTL_MS)
     runtime = runtime_of(replace(by_record(config), latest_only=True), strategy=None)
     store = MemoryStore()

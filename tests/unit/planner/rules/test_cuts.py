@@ -84,7 +84,7 @@ def test_a_cut_keeps_key_and_changes_of_its_stream() -> None:
 
 
 def test_a_cut_has_the_schema_of_its_topic_or_of_the_operator_before_it() -> None:
-    """Then it need not be declared again."""
+    """A schema that is declared there need not be declared again."""
     flow = Flow("f")
     first = _bids(flow).through("first")
     second = first.select("shop", "price").through(KafkaTopic("second", schema="shop STRING, price BIGINT"))
@@ -254,7 +254,7 @@ def test_the_buffer_of_a_function_is_an_exchange_among_those_of_other_operators(
 
 
 def test_a_cut_that_is_written_exactly_once_has_each_record_once() -> None:
-    """Then operators with state downstream of it count no record twice."""
+    """So operators with state downstream count no record twice."""
     flow = Flow("f")
     cut = _counted(flow).through(KafkaTopic("counts", delivery="exactly-once"), schema=COUNT)
     cut.aggregate(by="shop", most="max(n)").write("out", KafkaTopic("out"))

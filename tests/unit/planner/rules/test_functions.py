@@ -62,7 +62,7 @@ def test_flow_with_an_unknown_function_is_refused(place: str) -> None:
 
 
 def test_misspelt_function_has_the_nearest_one_in_its_error() -> None:
-    """As columns have."""
+    """The error for a misspelt column does so, too."""
     flow = Flow("f")
     flow.read("rows", KafkaTopic("rows", "name STRING")).where("uper(name) = 'A'")
 

@@ -73,7 +73,7 @@ def test_a_larger_table_is_shuffled_in_micro_batches() -> None:
 
 @pytest.mark.parametrize("mode", ["micro-batch", "slice"])
 def test_a_query_that_runs_in_batches_keeps_its_mode(mode: Mode) -> None:
-    """And its reason."""
+    """The reason for the mode stays, too."""
     query = _query(mode, shops=2000)
 
     assert (query.mode.value, [node.name for node in query.shuffled_joins]) == (mode, ["placed"])
