@@ -86,7 +86,7 @@ class LedgerEntry:
         """Read an entry.
 
         Raises:
-            DeliveryError: It is not an entry.
+            DeliveryError: The text is not an entry.
         """
         try:
             return cls(**json.loads(content))

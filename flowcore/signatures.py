@@ -49,7 +49,7 @@ def require_control_key(settings: Settings, signed: Iterable[str]) -> bytes | No
     """The key of `kafka.control-key`, for topics that are declared as signed; None if there are none.
 
     Raises:
-        ConfigurationError: There is no key, or a short one.
+        ConfigurationError: The key is missing, or too short.
     """
     names = sorted(set(signed))
     if not names:

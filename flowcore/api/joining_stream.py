@@ -238,7 +238,7 @@ class JoiningStream(KeyedStream):
         """The late records of the left side of a join with ``late="side-output"``, with its columns.
 
         Raises:
-            PlanError: It is not the result of such a join.
+            PlanError: The stream is not the result of such a join.
         """
         return self.side_output(LATE_LEFT_OUTPUT)
 
@@ -247,7 +247,7 @@ class JoiningStream(KeyedStream):
         """The late records of the right side of a join with ``late="side-output"``, with its columns.
 
         Raises:
-            PlanError: It is not the result of such a join.
+            PlanError: The stream is not the result of such a join.
         """
         return self.side_output(LATE_RIGHT_OUTPUT)
 

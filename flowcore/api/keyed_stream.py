@@ -319,7 +319,7 @@ class KeyedStream(StreamCore):
         """The records that an operator with state emits to a side output.
 
         Raises:
-            PlanError: There is no side output of this name.
+            PlanError: The operator has no side output of this name.
         """
         node = self.operator
         for each in self.graph.operators:

@@ -57,7 +57,8 @@ class PythonStream(StreamCore):
                 as for `aggregate`.
 
         Raises:
-            PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
+            PlanError: ``function`` is not callable, or a column of ``uses``, ``passes`` or ``key`` is
+                unknown.
         """
         fields = self._converted(
             "map", name, attributes, function, schema=schema, uses=uses, passes=passes, flush=flush
@@ -77,7 +78,7 @@ class PythonStream(StreamCore):
         """Keep the records for which a Python function returns true: ``record -> bool``; see `map`.
 
         Raises:
-            PlanError: It is not a function, or a column of ``uses`` is unknown.
+            PlanError: ``function`` is not callable, or a column of ``uses`` is unknown.
         """
         name = self._function_name("filter", name, function)
         used = resolve_uses(self.operator, name, uses)
@@ -101,7 +102,8 @@ class PythonStream(StreamCore):
         The function returns or yields records. All arguments are those of `map`; ``key`` has no default.
 
         Raises:
-            PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
+            PlanError: ``function`` is not callable, or a column of ``uses``, ``passes`` or ``key`` is
+                unknown.
         """
         fields = self._converted(
             "flat_map", name, attributes, function, schema=schema, uses=uses, passes=passes, flush=flush
@@ -123,7 +125,7 @@ class PythonStream(StreamCore):
         Both are a ``pyarrow.RecordBatch`` of any length. The other arguments are those of `map`.
 
         Raises:
-            PlanError: It is not a function, or a column of ``uses`` or ``passes`` is unknown.
+            PlanError: ``function`` is not callable, or a column of ``uses`` or ``passes`` is unknown.
         """
         fields = self._converted(
             "map_batches", name, attributes, function, schema=schema, uses=uses, passes=passes

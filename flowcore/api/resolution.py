@@ -125,7 +125,7 @@ def resolve_replaced_key(name: str, source: Source, schema: Schema) -> tuple[str
     """The columns by which records of a source replace each other; None if they do not.
 
     Raises:
-        PlanError: There is no such column, or a Kafka key cannot hold it.
+        PlanError: A column is unknown, or a Kafka key cannot hold it.
     """
     if not isinstance(source, KafkaTopic) or source.updating_by is None:
         return None

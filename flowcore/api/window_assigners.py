@@ -161,7 +161,7 @@ def build_assigner(windows: WindowDeclaration, operator: str) -> WindowAssigner:
     """Build the assigner of declared windows.
 
     Raises:
-        InvalidWindowError: They are not windows.
+        InvalidWindowError: The declaration is not one of windows.
     """
     if isinstance(windows, (Tumbling, Sliding, Session, Global, EndOfStream)):
         return windows.assigner()
@@ -187,7 +187,7 @@ def whole_ms(name: str, length: Length) -> int:
     """Convert a length to milliseconds.
 
     Raises:
-        InvalidWindowError: It is not a length, or not a whole number of milliseconds.
+        InvalidWindowError: The value is not a length, or not a whole number of milliseconds.
 
     >>> whole_ms("seconds", 0.5), whole_ms("gap", timedelta(minutes=1))
     (500, 60000)

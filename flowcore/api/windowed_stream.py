@@ -97,7 +97,7 @@ class WindowedStream(Generic[_StreamT]):
             name: As for `aggregate`.
 
         Raises:
-            PlanError: It is not an aggregate function.
+            PlanError: ``function`` is not an aggregate function.
         """
         if name is not None:
             return self._named(name).aggregate_with(function, schema=schema, then=then)
@@ -123,7 +123,7 @@ class WindowedStream(Generic[_StreamT]):
             name: As for `aggregate`.
 
         Raises:
-            PlanError: It is not a function, or only one of ``then`` and ``schema`` is given.
+            PlanError: ``function`` is not callable, or only one of ``then`` and ``schema`` is given.
         """
         if name is not None:
             return self._named(name).reduce(function, then=then, schema=schema)
@@ -141,7 +141,7 @@ class WindowedStream(Generic[_StreamT]):
             name: As for `aggregate`.
 
         Raises:
-            PlanError: It is not a function.
+            PlanError: ``function`` is not a function.
         """
         if name is not None:
             return self._named(name).process(function, schema=schema)

@@ -119,7 +119,7 @@ def conform_batch(step: Step, result: Any) -> pa.RecordBatch:
     """The result of a ``map_batches`` function, with the declared columns in their order and types.
 
     Raises:
-        FunctionError: It is not a batch, a column is missing, or one cannot be cast.
+        FunctionError: The result is not a batch, a column is missing, or cannot be cast.
     """
     if isinstance(result, pa.Table):
         result = result.combine_chunks()

@@ -49,7 +49,8 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
     >>> check_launch({"ops": {"sales__live": {"config": {"mode": "slice"}}}, "resources": {"spark": {}}})
 
     Raises:
-        ConfigurationError: It has another section, configures a resource, or chooses what an executor loads.
+        ConfigurationError: The configuration has another section, configures a resource, or chooses what an
+            executor loads.
     """
     refused = refused_keys(run_config)
     if not refused:

@@ -82,7 +82,7 @@ class BufferState:
         """The state of a `snapshot`.
 
         Raises:
-            SerializationError: It is damaged, not a snapshot of a buffer, or one of another version.
+            SerializationError: The data is damaged, not a snapshot of a buffer, or of another version.
         """
         found = (written.get("format"), written.get("version"))
         if found != (_FORMAT, _VERSION):

@@ -48,7 +48,7 @@ def find_java() -> Java:
         The first that fits of JAVA_HOME, PATH and the system's folder.
 
     Raises:
-        InstallationError: None fits; the message lists those found and the command to install one.
+        InstallationError: No Java fits; the message lists those found and the command to install one.
     """
     unfit: list[str] = []
     for origin, home in _homes():

@@ -96,7 +96,7 @@ class SchemaRegistry:
 
         Raises:
             RegistryError: The registry refuses, or a version is not a whole Avro schema.
-            UnreachableRegistryError: It does not answer.
+            UnreachableRegistryError: The registry does not answer.
         """
         numbers = self._ask("get_versions", subject)
         return tuple(self._version(subject, number) for number in sorted(numbers or ()))

@@ -62,7 +62,7 @@ class TopicSchemas:
 
         Raises:
             RegistryError: The registry refuses, or its schemas do not fit a topic.
-            UnreachableRegistryError: It does not answer.
+            UnreachableRegistryError: The registry does not answer.
             SettingsError: Its settings are missing, or contradict each other.
         """
         for topic in sinks:

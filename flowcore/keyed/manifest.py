@@ -114,7 +114,7 @@ class StateManifest:
         """Parse the manifest of this operator.
 
         Raises:
-            StateError: It has another version, layout or number of key groups.
+            StateError: The manifest has another version, layout or number of key groups.
         """
         found = cls.read(written)
         for name, before, now in (
@@ -134,7 +134,7 @@ class StateManifest:
         """Parse the manifest of any operator.
 
         Raises:
-            StateError: It has another version.
+            StateError: The manifest has another version.
         """
         found = dict(written)
         require_version("state", found.pop("version", None), MANIFEST_VERSION)

@@ -40,7 +40,7 @@ def decode(segment: bytes) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The tables of a segment.
 
     Raises:
-        StateError: It has another version, or is truncated.
+        StateError: The segment has another version, or is truncated.
     """
     require_version("state segment", segment[0] if segment else None, SEGMENT_VERSION)
     position = 1

@@ -26,7 +26,7 @@ def strip_version(what: str, piece: bytes, known: int) -> bytes:
     """The content of a piece of state after its first byte, which is its version.
 
     Raises:
-        StateError: It has another version, or none.
+        StateError: The piece has another version, or none.
     """
     require_version(what, piece[0] if piece else None, known)
     return piece[1:]

@@ -294,7 +294,7 @@ class FlowProgress(_Stored):
         """Restore from the result of `stored`, of any version.
 
         Raises:
-            TypeError: It is not a progress.
+            TypeError: The value is not a stored progress.
         """
         queries = [
             QueryProgress.of({**query, "partitions": _all(PartitionProgress, query.get("partitions", ()))})

@@ -132,7 +132,7 @@ class ProcessContext:
         Registering a time twice has no effect. A timer set in the past fires at the next watermark.
 
         Raises:
-            ElementError: It is not a 64-bit integer.
+            ElementError: The time is not a 64-bit integer.
         """
         self._current.state.event_timers.add(self.key, _require_time(time_ms))
 

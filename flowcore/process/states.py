@@ -109,7 +109,7 @@ class ValueState(_OneValue):
         """Replace the value; None removes it.
 
         Raises:
-            StateError: It does not have the declared type.
+            StateError: The value does not have the declared type.
         """
         if value is None:
             self.clear()
@@ -125,7 +125,7 @@ class ListState(_State):
         """Append a value.
 
         Raises:
-            StateError: It does not have the declared type.
+            StateError: The value does not have the declared type.
         """
         self.declaration.types[0].require(self.declaration.name, value)
         cell = self._cell()

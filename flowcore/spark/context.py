@@ -81,7 +81,7 @@ def broker_of(topic: KafkaTopic, settings: Settings) -> str:
     """The address of a topic's broker; the security settings apply to the broker of the settings only.
 
     Raises:
-        RunError: Neither the topic nor the settings name one.
+        RunError: Neither the topic nor the settings name a broker.
         SettingsError: The security settings contradict each other.
     """
     servers = topic.servers or settings.bootstrap_servers

@@ -129,7 +129,7 @@ class KafkaBroker(DockerContainer):
         """Wait until the broker answers a client.
 
         Raises:
-            BrokerError: It ended or did not answer in time; the message has its last lines.
+            BrokerError: The broker ended or did not answer in time; the message has its last lines.
         """
         try:
             wait_until_ready(self.bootstrap_servers, timeout_s, self._check)

@@ -64,7 +64,7 @@ class Punctuated:
     """See `punctuated`.
 
     Raises:
-        ConfigurationError: There is no expression.
+        ConfigurationError: The expression is empty.
     """
 
     expression: str
@@ -85,7 +85,7 @@ class Periodic:
     """See `periodic`; the expression gives BIGINT milliseconds since 1970 or null.
 
     Raises:
-        ConfigurationError: There is no expression.
+        ConfigurationError: The expression is empty.
     """
 
     expression: str
@@ -110,7 +110,7 @@ class PeriodicFunction:
             records without timestamp. It must be pure: batches may be split or repeated.
 
     Raises:
-        ConfigurationError: It is not callable.
+        ConfigurationError: The function is not callable.
     """
 
     function: Callable[[Any], int | None]
@@ -198,7 +198,7 @@ class WatermarkStrategy:
                 processing time (``"advance"``): windows close, and later records may be late.
 
         Raises:
-            ConfigurationError: It is zero or less, or there are no watermarks.
+            ConfigurationError: The time is zero or less, or there are no watermarks.
 
         >>> str(monotonous().with_idleness(timedelta(minutes=1)))
         'monotonous, idle after 1 min'
@@ -212,7 +212,7 @@ class WatermarkStrategy:
             max_drift: How far the watermark of a partition may be ahead of the slowest one.
 
         Raises:
-            ConfigurationError: It is zero or less, or there are no watermarks to compare.
+            ConfigurationError: The drift is zero or less, or there are no watermarks to compare.
         """
         return replace(self, max_drift_ms=_whole_ms("max_drift", max_drift))
 
@@ -241,7 +241,7 @@ def bounded_out_of_orderness(delay: timedelta) -> WatermarkStrategy:
         delay: Zero or more, in whole milliseconds.
 
     Raises:
-        ConfigurationError: It is negative, or not a `timedelta` of whole milliseconds.
+        ConfigurationError: The delay is negative, or not a `timedelta` of whole milliseconds.
 
     >>> bounded_out_of_orderness(timedelta(seconds=4)).generator
     BoundedOutOfOrderness(delay_ms=4000)
@@ -261,7 +261,7 @@ def punctuated(expression: str) -> WatermarkStrategy:
         expression: Spark SQL text over the source's columns, true for a marker.
 
     Raises:
-        ConfigurationError: It is not text.
+        ConfigurationError: The expression is not text.
     """
     return WatermarkStrategy(Punctuated(expression))
 

@@ -194,7 +194,7 @@ def require_positive(name: str, value: int) -> None:
     """Check a length of time.
 
     Raises:
-        InvalidWindowError: It is not positive.
+        InvalidWindowError: The length is not positive.
     """
     if value <= 0:
         msg = (

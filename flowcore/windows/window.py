@@ -27,7 +27,7 @@ class TimeWindow:
         end_ms: The millisecond after the last; ``MAX_TIMESTAMP_MS + 1`` for a window that never ends.
 
     Raises:
-        InvalidWindowError: It ends before it starts.
+        InvalidWindowError: The window ends before it starts.
     """
 
     start_ms: int

@@ -29,7 +29,7 @@ def parse_avro(schema: AvroSchema | str) -> AvroSchema:
     """An Avro schema as fastavro parses it.
 
     Raises:
-        FormatError: It is not an Avro schema, or does not bound the size of its values.
+        FormatError: The text is not an Avro schema, or does not bound the size of its values.
     """
     try:
         parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)

@@ -54,7 +54,7 @@ def parse_columns(
         known: The types that the format supports.
 
     Raises:
-        FormatError: There is no column, two have one name, or the format does not support a type.
+        FormatError: There are no columns, two have one name, or the format does not support a type.
     """
     found = []
     for column in columns:

@@ -50,7 +50,7 @@ def build_format(name: str, columns: ColumnDefinitions | None = None, **options:
             Protobuf.
 
     Raises:
-        FormatError: There is no such format, or it does not take these columns or options.
+        FormatError: The format is unknown, or does not take these columns or options.
     """
     build = _FORMATS.get(name)
     if build is None:

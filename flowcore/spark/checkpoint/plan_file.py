@@ -129,7 +129,7 @@ def refuse_checkpoints(
     """Refuse the checkpoints of queries if they differ; ``what`` would happen, and one way out.
 
     Raises:
-        StateError: They differ.
+        StateError: The checkpoints differ.
     """
     if found := "; ".join(differences):
         several = "queries" if len(checkpoints) > 1 else "query"

@@ -34,7 +34,7 @@ def require_space(folder: Path) -> None:
     """Check that a file can be written to a folder.
 
     Raises:
-        OSError: It cannot, as if the disk is full.
+        OSError: The file cannot be written, for instance because the disk is full.
     """
     probe = folder / _PROBE
     try:
@@ -59,7 +59,7 @@ def require_undamaged(checkpoint: Path, known_id: str | None = None) -> None:
         known_id: The id of the checkpoint, if the plan file says it.
 
     Raises:
-        DamagedCheckpointError: One cannot; the message has the ways to continue.
+        DamagedCheckpointError: A file cannot be read; the message has the ways to continue.
     """
     _require_metadata(checkpoint, known_id)
     planned, committed = sorted(planned_batches(checkpoint)), sorted(committed_batches(checkpoint))

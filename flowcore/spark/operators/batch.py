@@ -74,7 +74,7 @@ def apply_function(node: api.Apply, frame: DataFrame) -> DataFrame:
     """Call a user's DataFrame function, and check its result against the declared columns.
 
     Raises:
-        PlanError: It did not return a DataFrame, or returned other columns.
+        PlanError: The function did not return a DataFrame, or returned other columns.
     """
     result = node.function(frame)
     found = result.columns if isinstance(result, DataFrame) else None

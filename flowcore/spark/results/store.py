@@ -33,7 +33,7 @@ def version_time_s(version: str) -> float:
     """The start of the run that made a version, in seconds since the epoch.
 
     Raises:
-        ValueError: It is not the name of a version.
+        ValueError: The text is not the name of a version.
 
     >>> version_time_s("19700101T000010-0a1b2c3d")
     10.0
@@ -170,7 +170,7 @@ class ResultStore:
         """The committed and checked result of a stage, or an earlier version of it.
 
         Raises:
-            ResultError: There is none, or its files have changed since the commit.
+            ResultError: There is no result, or its files have changed since the commit.
         """
         folder = self.folder(stage)
         manifest = folder.manifest(version)

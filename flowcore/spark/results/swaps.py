@@ -39,7 +39,7 @@ class Swap:
         """The swap of a target in one version of a stage's output.
 
         Raises:
-            ResultError: It is not the name of a version.
+            ResultError: ``version`` is not the name of a version.
         """
         if not _VERSION.fullmatch(version) or version.endswith(_OLD):
             msg = (

@@ -151,7 +151,7 @@ class SupervisedQuery:
         In an outage it is tried again, without end; a slice fails, since another one follows.
 
         Raises:
-            FlowcoreError: It cannot be restarted.
+            FlowcoreError: The query cannot be restarted.
         """
         if not self._patience.is_due:
             return

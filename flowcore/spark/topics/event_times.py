@@ -19,7 +19,7 @@ def require_time(rows: DataFrame, time: str, operator: str, shown: str) -> None:
     """Check the type of an expression whose type was not known before.
 
     Raises:
-        PlanError: It is neither BIGINT nor TIMESTAMP.
+        PlanError: The type is neither BIGINT nor TIMESTAMP.
     """
     kind = _type(rows, time)
     if kind not in ("bigint", "timestamp"):

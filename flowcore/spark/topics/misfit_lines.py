@@ -37,7 +37,7 @@ def name_misfit_lines(what: str, sources: Iterable[Read], context: Context) -> I
     """Translate the error of a line that does not fit the schema of one of the sources.
 
     Raises:
-        RunError: It names ``what`` was run, the file and the line.
+        RunError: A line does not fit; the error names ``what`` was run, file and line.
     """
     try:
         yield

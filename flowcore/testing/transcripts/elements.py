@@ -14,7 +14,7 @@ def parse_element(written: Mapping[str, Any]) -> elements.StreamElement[Any]:
     """Read an element.
 
     Raises:
-        ConfigurationError: It is not a stream element.
+        ConfigurationError: ``written`` is not a stream element.
     """
     match written:
         case {"record": [value, timestamp_ms]}:

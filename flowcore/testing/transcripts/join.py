@@ -119,7 +119,7 @@ def parse_join(operator: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The kind of a join, and its arguments as `flowcore.api.joining_stream` names them, in milliseconds.
 
     Raises:
-        ConfigurationError: There is no such join.
+        ConfigurationError: The join is unknown.
     """
     match operator["join"]:
         case {"kind": "as-of", **others}:
@@ -139,7 +139,7 @@ def require_on_time(timestamp_ms: int | None, watermark_ms: int) -> None:
     """Check that a record that was emitted is not late downstream.
 
     Raises:
-        RunError: It is.
+        RunError: The record is late.
     """
     if timestamp_ms is not None and timestamp_ms <= watermark_ms:
         msg = f"a record of {timestamp_ms} was emitted after the watermark {watermark_ms}: it would be late"

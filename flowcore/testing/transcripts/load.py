@@ -44,7 +44,7 @@ def load(path: Path) -> Transcript:
     """Read one transcript.
 
     Raises:
-        ConfigurationError: It is not a transcript.
+        ConfigurationError: The file is not a transcript.
     """
     found = read_yaml(path)
     match found:
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file as transcripts are read.
 
     Raises:
-        ConfigurationError: It is not YAML.
+        ConfigurationError: The file is not YAML.
     """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader

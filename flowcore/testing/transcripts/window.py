@@ -71,8 +71,8 @@ def window_config(operator: Mapping[str, Any]) -> windows.WindowConfig:
     """The configuration in the ``operator`` section of a transcript.
 
     Raises:
-        InvalidWindowError: It is not valid.
-        ConfigurationError: It names something that is not in the README.
+        InvalidWindowError: The operator is not valid.
+        ConfigurationError: The operator names something that is not in the README.
     """
     return windows.WindowConfig(
         assigner=_build_assigner(operator["window"]),

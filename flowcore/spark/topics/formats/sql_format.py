@@ -148,7 +148,7 @@ def require_type(topic: KafkaTopic, name: str, kind: str, taken: list[str], want
     """Check that a column's type is among the types taken, or that each of its values fits one of them.
 
     Raises:
-        PlanError: It is not.
+        PlanError: The type is another one.
     """
     if kind == "void" or not {kind, *_WIDER.get(kind, ())}.isdisjoint(taken):
         return
