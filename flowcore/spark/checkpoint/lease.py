@@ -125,7 +125,11 @@ class Leases:
                 f"two would write everything twice and damage it; stop that one first (lease {path})"
             )
             raise RunError(msg)
-        _write(path, self._mine)
+        try:
+            _write(path, self._mine)
+        except OSError:
+            path.unlink()  # nobody would know for how long it is held
+            raise
         self._held.append(path)
         if found:
             _log.info("the checkpoint %s was held by %s", checkpoint, _read(found[-1]))
@@ -206,10 +210,16 @@ def _create(lease: Path) -> bool:
 
 
 def _write(lease: Path, holder: Holder) -> None:
-    with lease.open("w") as file:
-        json.dump(asdict(holder), file)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a lease as a whole: on a full disk it stays as it was."""
+    part = lease.with_name(f"{lease.name}.part")
+    try:
+        with part.open("w") as file:
+            json.dump(asdict(holder), file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(lease)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _read(lease: Path) -> Holder | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,3 +240,29 @@ def test_missing_folder_is_not_taken_for_another_holder(checkpoint: Path) -> Non
 
         with pytest.raises(MissingStateError, match="is gone, or its disk is not mounted"):
             leases.check()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Files of this process cannot grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_start_on_a_full_disk_does_not_keep_the_next_one_away(checkpoint: Path) -> None:
+    """Nor does an end: without its content a lease would be held by an unknown process."""
+    with Leases() as leases, full_disk(), pytest.raises(OSError, match="File too large"):
+        leases.take(checkpoint)
+    assert [*checkpoint.parent.iterdir()] == []
+
+    with ExitStack() as stack:
+        disk = stack.enter_context(ExitStack())
+        leases = stack.enter_context(Leases())
+        leases.take(checkpoint)
+        disk.enter_context(full_disk())
+    (lease,) = checkpoint.parent.iterdir()
+    assert json.loads(lease.read_text())["pid"] == os.getpid()
