@@ -43,7 +43,9 @@ class LedgerTerms:
     series: int = 0
 
     @classmethod
-    def choose(cls, known: Self | None, next_batch: int, slots: int, repeat_batch: int | None = None) -> Self:
+    def choose(
+        cls, known: Self | None, next_batch: int, slots: int, repeat_batch: int | None = None, series: int = 0
+    ) -> Self:
         """The terms of a start.
 
         Args:
@@ -51,9 +53,10 @@ class LedgerTerms:
             next_batch: The batch that is run first.
             slots: The number of slots if there are no terms yet.
             repeat_batch: The batch that is written whatever the ledger says; it may have been written before.
+            series: That of the last terms, if a later start did not deliver exactly once.
         """
         if known is None:
-            return cls(slots, next_batch, series=int(repeat_batch == next_batch))
+            return cls(slots, next_batch, series + int(repeat_batch == next_batch))
         if repeat_batch == next_batch and not (known.series and known.since == next_batch):
             return cls(known.slots, next_batch, known.series + 1)
         return known

@@ -38,6 +38,7 @@ class CheckpointIdentity:
         mode: The mode of the last start.
         lags: Its last batch is backlog; only if a function asks.
         ledger: The terms of its ledger, None if its outputs are delivered at least once.
+        series: That of its last ledger, whose entries stay while its outputs are delivered at least once.
     """
 
     checkpoint: str
@@ -48,6 +49,7 @@ class CheckpointIdentity:
     mode: str = ""
     lags: bool = False
     ledger: LedgerTerms | None = None
+    series: int = 0
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Self:

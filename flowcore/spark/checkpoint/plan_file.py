@@ -202,10 +202,10 @@ def write_plan_file(
         )
     needs = derive_needs(query)
     before = read_plan_file(checkpoint)
-    ledger = None
+    known, series, ledger = (before.ledger, before.series, None) if before else (None, 0, None)
+    series = known.series if known else series
     if slots is not None:
-        known = before.ledger if before else None
-        ledger = LedgerTerms.choose(known, next_batch(checkpoint), slots, repeat_batch)
+        ledger = LedgerTerms.choose(known, next_batch(checkpoint), slots, repeat_batch, series)
     identity = CheckpointIdentity(
         checkpoint=create_checkpoint(checkpoint),
         born_ms=before.born_ms if before else read_clock_ms(),
@@ -215,6 +215,7 @@ def write_plan_file(
         mode=query.mode.value,
         lags=lags,
         ledger=ledger,
+        series=series,
     )
     content = {
         "format": _FORMAT,

@@ -99,6 +99,30 @@ def test_ledger_begins_again_after_the_batch_that_moves_state(checkpoint: Path) 
     assert SlotBatch("f", "bids", identity.checkpoint, 2, 0, after.ledger).find_written(last) is None
 
 
+def test_ledger_that_has_begun_again_is_continued_after_delivery_at_least_once(checkpoint: Path) -> None:
+    """Its last entry is of an earlier batch, as after any other start."""
+    skip_ledger_batch(checkpoint)
+    identity = read_plan_file(checkpoint)
+    assert identity is not None
+    assert identity.ledger is not None
+    last = SlotBatch("f", "bids", identity.checkpoint, 2, 0, identity.ledger).entry(5, 7)
+
+    def start(slots: int | None) -> LedgerTerms | None:
+        query = query_in(16)
+        return write_plan_file(
+            query, "f", checkpoint, {}, topics={"bids": BIDS}, bounded={}, slots=slots, schemas=SCHEMAS
+        ).ledger
+
+    for number in (2, 3):
+        for name in ("offsets", "commits"):
+            (checkpoint / name / str(number)).write_text('v1\n{}\n{"bids":{"0":5}}')
+        assert start(None) is None
+    terms = start(5)
+
+    assert terms == LedgerTerms(5, 4, series=1)
+    assert SlotBatch("f", "bids", identity.checkpoint, 4, 0, terms).find_written(last) is None
+
+
 def test_ledger_goes_on_if_a_batch_may_have_been_written(checkpoint: Path) -> None:
     """A planned batch is repeated, and its records may be there."""
     (checkpoint / "commits" / "1").unlink()
