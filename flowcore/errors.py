@@ -175,7 +175,7 @@ class RunError(FlowcoreError):
 
 
 class DiskFullError(OutageError, RunError):
-    """A file that cannot be written: its disk or its quota is full, or its file system is read-only."""
+    """A file that cannot be written: its disk is full, or its file system is read-only or fails."""
 
 
 class ExpiredLeaseError(OutageError, RunError):

@@ -4,6 +4,7 @@ A user does not have to read a JVM stack trace; it stays in Spark's log.
 """
 
 import errno
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,8 +41,12 @@ _NEW_SCHEMA = re.compile(r"schema (\d+) of topic '([^']+)' is not known to this 
 _OWN = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
 # The last line of a Python worker's traceback.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.]+): (.*)")
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|Read-only file system")
-_FULL_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_CRASHED = "Python worker exited unexpectedly"
+# A disk or a mounted file system that fails may come back, as after a fault of the network.
+_DISK_NUMBERS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOTCONN,
+)  # fmt: skip
+_DISK = re.compile("|".join(map(os.strerror, _DISK_NUMBERS)))
 # Kafka's own errors that it calls retriable, a broker's name that cannot be resolved, and flowcore's own.
 _AWAY = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|BrokerNotAvailable|Coordinator\w+|Disconnect|"
@@ -98,7 +103,7 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
         )
         raise RunError(msg) from error
     except OSError as error:
-        if error.errno not in _FULL_NUMBERS:
+        if error.errno not in _DISK_NUMBERS:
             raise
         raise _disk_full(what, str(error), log) from error
 
@@ -137,7 +142,7 @@ def _translated(what: str, error: Exception, log: str) -> FlowcoreError:
     """The error of flowcore for an error of Spark, by what the errors that caused it say."""
     texts = collect_texts(error)
     reason, found = _reason(error), " ".join(texts)
-    if _FULL.search(found):
+    if _DISK.search(found):
         return _disk_full(what, reason, log)
     if _REFUSED.search(found):
         msg = (
@@ -165,9 +170,9 @@ def _translated(what: str, error: Exception, log: str) -> FlowcoreError:
 
 def _disk_full(what: str, reason: str, log: str) -> DiskFullError:
     return DiskFullError(
-        f"{what} failed: a disk or a quota is full, or a file system is read-only: {reason}: nothing is "
-        "lost, what was not committed is read again; make room on the disks of state.dir and of "
-        f"spark.local.dir, or mount them for writing (details: {log})"
+        f"{what} failed: a disk or a quota is full, or a file system is read-only or fails: {reason}: "
+        "nothing is lost, what was not committed is read again; make room on the disks of state.dir and of "
+        f"spark.local.dir, mount them for writing, or check them (details: {log})"
     )
 
 
@@ -209,6 +214,11 @@ def _reason(error: BaseException) -> str:
         return (
             "a Python process did not start within ten seconds, so the machine is too busy, or has no memory "
             "left: run less on it, and start the flow again"
+        )
+    if _CRASHED in text:
+        return (
+            "a Python worker was killed, by a user or by the system for lack of memory, or it crashed in the "
+            "native code of a function: see the system's log, and leave the workers more memory"
         )
     raised = _RAISED.findall(text)
     if raised:

@@ -29,6 +29,8 @@ CASES: list[tuple[str, type[FlowcoreError]]] = [
     ("java.io.IOException: No space left on device", DiskFullError),
     ("java.io.IOException: Disk quota exceeded", DiskFullError),
     ("java.io.FileNotFoundException: /state/offsets/.7.tmp (Read-only file system)", DiskFullError),
+    ("org.rocksdb.RocksDBException: While appending to file: /7.log: Input/output error", DiskFullError),
+    ("java.io.IOException: Stale file handle", DiskFullError),
     (f"ChecksumException: Checksum error: {STATE} at 0 exp: 1 got: 2", DamagedCheckpointError),
     (f"[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error: EOF {STATE}", DamagedCheckpointError),
     ("IllegalStateException: Incomplete log file in the offset commit log", DamagedCheckpointError),
@@ -74,7 +76,9 @@ def test_damaged_file_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS], ids=errno.errorcode.__getitem__
+    "number",
+    [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE],
+    ids=errno.errorcode.__getitem__,
 )
 def test_full_disk_under_a_file_of_ours_is_an_outage(number: int) -> None:
     """Other errors of the system are not."""
@@ -83,3 +87,16 @@ def test_full_disk_under_a_file_of_ours_is_an_outage(number: int) -> None:
 
     with pytest.raises(PermissionError), translate_run_errors("flow 'f'", "spark.log"):
         raise PermissionError(errno.EACCES, "no")
+
+
+def test_killed_worker_is_called_so() -> None:
+    """In a batch that is written exactly once, its error is inside of those of its callers."""
+    text = (
+        "[FOREACH_BATCH_USER_FUNCTION_ERROR] Return Message: Traceback (most recent call last):\n"
+        '  File "sink.py", line 1, in call\n'
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o5.collectToPython.\n"
+        ": org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting"
+    )
+
+    with pytest.raises(RunError, match="a Python worker was killed"), translate_run_errors("query", "log"):
+        raise StreamingQueryException(text)
