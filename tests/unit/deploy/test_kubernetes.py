@@ -312,6 +312,17 @@ def test_executors_have_no_token() -> None:
     assert account != LIVE["spec"]["driver"]["serviceAccount"]
 
 
+def test_code_of_a_project_has_no_rights() -> None:
+    """The account of code server and runs is bound to no role, and the chart makes none for it."""
+    code, run = VALUES["dagster-user-deployments"], LAUNCHER["service_account_name"]
+    bound = [each["subjects"] for each in PLAIN if each["kind"] == "RoleBinding"]
+
+    assert code["serviceAccount"] == {"create": False, "name": run}
+    assert code["rbacEnabled"] is False
+    assert f"ServiceAccount/{run}" in {title(resource) for resource in PLAIN}
+    assert not any(subject["name"] == run for subjects in bound for subject in subjects)
+
+
 def test_live_query_is_started_again_whatever_ends_it() -> None:
     """It has an hour for its bounded stages until it must be live."""
     startup = container("driver")["startupProbe"]
