@@ -25,7 +25,7 @@ from flowcore.spark.run.flow import run_flow
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.spark.run.query_meter import waiting_queries
 
-__all__ = ["run"]
+__all__ = ["Terminal", "describe_open", "run"]
 
 _REFRESH_S = 1.0
 _BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
@@ -83,18 +83,30 @@ def run(
         live=not bounded,
         refresh=refresh,
         skip_lost=skip_lost,
-        listener=_Terminal(Console(stderr=True)),
+        listener=Terminal(Console(stderr=True)),
     )
 
 
-class _Terminal:
-    """Shows the progress of a run on the terminal."""
+class _Waiting:
+    """What a run waits for, with the seconds so far, which are counted whenever the terminal shows it."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+        self._began = time.monotonic()
+
+    def __rich__(self) -> Text:
+        return _text(f"{self._line} ({time.monotonic() - self._began:,.0f} s)")
+
+
+class Terminal:
+    """Shows the progress of a run: on a line that changes in a terminal, a line for each change in a log."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status = console.status("")
         self._states: dict[str, StageState] = {}
         self._plan: Plan | None = None
+        self._waits_for = ""
 
     def planned(self, plan: Plan) -> None:
         self._plan = plan
@@ -133,11 +145,15 @@ class _Terminal:
         began = time.monotonic()
         if run.metrics_url:
             self._say(f"metrics for Prometheus: {run.metrics_url}")
-        self._wait("live")
+        self._wait("starting the live queries")
+        modes: object = None
         try:
             while not run.wait(_REFRESH_S):
                 passed_s = time.monotonic() - began
-                self._status.update(_text(f"live for {passed_s:,.0f} s; {_summarize(run)}; Ctrl-C stops"))
+                line = f"live for {passed_s:,.0f} s; {_summarize(run)}"
+                self._status.update(_text(f"{line}; Ctrl-C stops"))
+                if modes != (modes := [(query.mode, query.backlog) for query in run.progress()]):
+                    self._log(line)
         finally:
             self._status.stop()
             self._console.print(_table(run))
@@ -145,11 +161,19 @@ class _Terminal:
                 self._say(line)
 
     def _say(self, line: str, style: str = "") -> None:
-        self._console.print(_text(line, style))
+        self._console.print(_text(line, style), soft_wrap=True)  # a line of a log stays one line
 
     def _wait(self, line: str) -> None:
-        self._status.update(_text(line))
+        if line == self._waits_for:
+            return
+        self._waits_for = line
+        self._log(line)
+        self._status.update(_Waiting(line))
         self._status.start()
+
+    def _log(self, line: str) -> None:
+        if not self._console.is_terminal:
+            self._say(line)
 
 
 def _text(line: str, style: str = "") -> Text:
@@ -179,7 +203,8 @@ def describe_open(plan: Plan, progress: Iterable[QueryProgress]) -> Iterator[str
 
 def _summarize(run: LiveRuns) -> str:
     queries = [
-        f"{query.name} ({query.mode}{', catching up' if query.backlog else ''}): {query.rows_out:,} out"
+        f"{query.name} ({query.mode}{', catching up' if query.backlog else ''}): {query.rows_in:,} in, "
+        f"{query.rows_out:,} out{f', {query.lag:,} unread' if query.lag else ''}"
         for query in run.progress()
     ]
     slowest = max((one.p99_ms for one in run.latency() if one.p99_ms is not None), default=None)

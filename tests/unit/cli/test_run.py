@@ -1,11 +1,22 @@
-"""`flowcore run` says what a slice leaves open."""
+"""`flowcore run` says what it does, in a terminal and in a log, and what a slice leaves open."""
 
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import cast
 
-from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Stream, Tumbling, monotonous
-from flowcore.cli.run import describe_open
+from rich.console import Console
+
+from flowcore import Csv, Flow, KafkaTopic, KeyedProcessFunction, Stream, Tumbling, monotonous
+from flowcore.cli.run import Terminal, describe_open
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner import plan_flow
+from flowcore.spark.run.bounded_stages import StageProgress, StageState
+from flowcore.spark.run.live_runs import LiveRuns
+from tests.waiting import wait_until
 
 
 def _clicks(flow: Flow) -> Stream:
@@ -43,3 +54,72 @@ def test_only_slices_with_such_operators_leave_something_open() -> None:
 
     assert [*describe_open(plan_flow(open_, "micro-batch"), _progress(1))] == []
     assert [*describe_open(plan_flow(closed, "slice"), _progress(1))] == []
+
+
+class _Queries:
+    """Live queries that report one progress after the other, then end."""
+
+    metrics_url = None
+
+    def __init__(self, reports: list[QueryProgress]) -> None:
+        self._reports = reports
+        self._shown = -1
+
+    def wait(self, _seconds: float) -> bool:
+        self._shown += 1
+        return self._shown == len(self._reports)
+
+    def progress(self) -> Iterator[QueryProgress]:
+        yield self._reports[min(self._shown, len(self._reports) - 1)]
+
+    def latency(self) -> tuple[()]:
+        return ()
+
+
+def _shown(*, is_terminal: bool) -> str:
+    """What a run of a table and a topic shows that catches up in two batches, then goes live."""
+    flow = Flow("site")
+    usual = flow.read("users", Csv("users.csv", "user STRING")).aggregate(
+        by="user", n="count(*)", name="known"
+    )
+    _clicks(flow).join(usual, on="user", how="semi").write("out", KafkaTopic("out"))
+    plan = plan_flow(flow)
+    output = io.StringIO()
+    shown = Terminal(Console(file=output, force_terminal=is_terminal, width=80, color_system=None))
+
+    def report(rows_in: int, mode: str, lag: int | None) -> QueryProgress:
+        return QueryProgress(name="clicks", mode=mode, active=True, backlog=lag is not None, rows_in=rows_in,
+                             rows_out=rows_in // 2, lag=lag)  # fmt: skip
+
+    shown.planned(plan)
+    if is_terminal:
+        wait_until(lambda: re.search(r"starting Spark \(\d+ s\)", output.getvalue()), "it is shown")
+    for state in (StageState.WAITING, StageState.RUNNING, StageState.RUNNING):
+        shown.stage_changed(StageProgress(plan.bounded[0], state))
+    reports = [report(0, "micro-batch", 90), report(60, "micro-batch", 30), report(90, "realtime", None)]
+    shown.live(cast("LiveRuns", _Queries(reports)))
+    return output.getvalue()
+
+
+def test_log_has_a_line_for_each_change_of_a_run() -> None:
+    """Without a terminal, as under systemd or nohup, progress is not shown on a line that changes."""
+    lines = re.sub(r"for \d+ s", "for N s", _shown(is_terminal=False)).splitlines()
+
+    assert lines[:7] == [
+        "flow site: known; then live: clicks (realtime)",
+        "starting Spark",
+        "stage known waiting, query clicks waiting",
+        "stage known running, query clicks waiting",
+        "starting the live queries",
+        "live for N s; clicks (micro-batch, catching up): 0 in, 0 out, 90 unread",
+        "live for N s; clicks (realtime): 90 in, 45 out",
+    ]
+    assert "unread" not in "".join(lines[7:])
+
+
+def test_terminal_shows_how_long_a_run_waits() -> None:
+    """A line that changes shows it, so that the lines of a log are not printed too."""
+    shown = _shown(is_terminal=True)
+
+    assert "starting Spark\n" not in shown
+    assert "90 in, 45 out; Ctrl-C stops" in shown
