@@ -7,12 +7,14 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import py4j
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -20,7 +22,6 @@ from flowcore.installation.archive import compiler_options, driver_class_path, d
 from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
-from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.run.jvm import redaction, require_encryption, start_jvm
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.scratch import make_scratch, remove_scratch
@@ -176,8 +177,14 @@ def prepare_process(settings: Settings) -> Path:
         PySparkLogger.getLogger(name).disabled = True
     # It prints a stack trace for a call that Ctrl-C interrupts; failures are raised as well.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_from_py4j)
     prepare_state_folder(settings.state_dir)
     return make_scratch()
+
+
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    """Py4J also reports calls that were interrupted to the root logger."""
+    return record.module not in ("java_gateway", "clientserver")
 
 
 def _worker_python(settings: Settings) -> str:
@@ -195,7 +202,8 @@ def stop_session(spark: SparkSession) -> None:
     if gateway is None:  # another session of this process has ended their shared JVM
         return
     try:
-        with ignore_lost_jvm():
+        # A signal for the whole process group, as systemd and a terminal send it, ends the JVM meanwhile.
+        with suppress(Py4JError, ConnectionError, PySparkException):
             for query in spark.streams.active:
                 query.stop()
             spark.stop()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 
 from flowcore.errors import SettingsError
 from flowcore.installation.jars import jars
 from flowcore.settings import Settings
 from flowcore.spark.run import session as session_module
-from flowcore.spark.run.session import prepare_process, session_config
+from flowcore.spark.run.session import prepare_process, session_config, stop_session
 
 
 def config(**spark: Any) -> dict[str, str]:
@@ -130,3 +134,40 @@ def test_what_sparks_worker_for_state_prints_is_not_shown(module: str, shown: st
     )  # fmt: skip
 
     assert (found.stdout, found.stderr) == (shown, "failed\n")
+
+
+class _EndingSession:
+    """A session whose JVM got the same SIGTERM: its context has ended, and the JVM still answers."""
+
+    @property
+    def streams(self) -> object:
+        java = SimpleNamespace(_target_id="o1", _gateway_client=None)
+        msg = "An error occurred while calling o1.streams"
+        raise Py4JJavaError(msg, java)
+
+
+def test_session_whose_jvm_is_ending_too_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor's SIGTERM for the whole process group is a stop, not an error of the run."""
+    ended: list[str] = []
+    gateway = SimpleNamespace(shutdown=lambda: ended.append("gateway"), proc=None)
+    monkeypatch.setattr(SparkContext, "_gateway", gateway)
+    monkeypatch.setattr(SparkContext, "_jvm", object())
+
+    stop_session(_EndingSession())  # type: ignore[arg-type]
+
+    assert ended == ["gateway"]
+    assert SparkContext._gateway is SparkContext._jvm is None
+
+
+def test_interrupted_calls_of_py4j_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Py4J reports them to the root logger with a stack trace, also those of a Ctrl-C."""
+    prepare_process(Settings(state_dir=tmp_path))
+
+    logging.getLogger().handle(_record("/site-packages/py4j/java_gateway.py", "KeyboardInterrupt while"))
+    logging.getLogger().handle(_record("/flows/shop.py", "of the user"))
+
+    assert caplog.messages == ["of the user"]
+
+
+def _record(file: str, text: str) -> logging.LogRecord:
+    return logging.LogRecord("root", logging.ERROR, file, 1, text, None, None)
