@@ -61,8 +61,8 @@ def flowcore() -> None:
       flowcore setup
       flowcore doctor
       flowcore broker --port 9092 --topic bids:2
-      flowcore plan pipelines.auctions.flow:flow
-      flowcore run pipelines.auctions.flow:flow --set kafka.bootstrap.servers=127.0.0.1:9092
+      flowcore plan my_flows.sales:flow
+      flowcore run my_flows.sales:flow --set kafka.bootstrap.servers=127.0.0.1:9092
     """
 
 

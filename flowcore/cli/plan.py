@@ -46,8 +46,8 @@ def plan(
 
     \b
     Examples:
-      flowcore plan pipelines.auctions.flow:flow
-      flowcore plan pipelines.auctions.flow:flow --format mermaid > plan.mmd
+      flowcore plan my_flows.sales:flow
+      flowcore plan my_flows.sales:flow --format mermaid > plan.mmd
       flowcore plan my_flows.sales:flow --set pipeline.object-reuse=true --verbose
     """
     if verbose and format_ != "text":

@@ -67,7 +67,7 @@ def run(
 
     \b
     Examples:
-      flowcore run pipelines.auctions.flow:flow --set kafka.bootstrap.servers=127.0.0.1:9092
+      flowcore run my_flows.sales:flow --set kafka.bootstrap.servers=127.0.0.1:9092
       flowcore run my_flows.sales:flow --slice --set data.dir=/data --set state.dir=/var/lib/flows
       flowcore run my_flows.sales:flow --bounded
       flowcore run my_flows.sales:flow --set spark.master=spark://host:7077
