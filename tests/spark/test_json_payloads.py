@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,7 +15,7 @@ from flowcore.serializers.formats import JsonFormat
 from flowcore.settings import Settings
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session
-from flowcore.spark.topics.values import RECORD, is_bad_record, parse_value
+from flowcore.spark.topics.values import RECORD, describe_misfit, is_bad_record, parse_value
 
 pytestmark = pytest.mark.spark
 
@@ -126,3 +128,45 @@ def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
     for text in BAD:
         with pytest.raises(SerializationError):
             python.decode(text.encode())
+
+
+DECIMALS = "p DECIMAL(10,2), q ARRAY<DECIMAL(10,2)>, s STRING"
+EXACT: dict[str, Decimal | None] = {
+    '{"p":12.34}': Decimal("12.34"),
+    '{"p":"12.34"}': Decimal("12.34"),
+    '{"p":1.5e3}': Decimal("1500.00"),
+    '{"p":"1,5e+03"}': Decimal("15000.00"),
+    '{"p":1e-9999}': Decimal("0.00"),
+    '{"p":12.34,"s":"a3e123456789"}': Decimal("12.34"),
+    '{"p":12345678.12,"q":[1,0.0,"2.5",1.5e3],"s":"\\u0031"}': Decimal("12345678.12"),
+    '{"p":1.5e3,"q":["\u0663"],"s":"\\u0031 \u0663"}': Decimal("1500.00"),
+    '{"p":"12.34","s":"' + "5" * 2_000 + '"}': Decimal("12.34"),
+    '{"s":"1e99999999"}': None,
+}
+HOSTILE = [
+    '{"p":%s}', '{"p":"%s"}', '{"p":-%s}', '{"p":1,"p":%s}', '{"p":%s,"p":1}', '[{"p":1},{"p":%s}]',
+    '{"q":[1,%s]}', '{"q":["%s"]}', '{"q":[1],"q":[%s]}', '{"p":1,"q":[0,%s],"s":"x"}',
+]  # fmt: skip
+TOO_LONG = ["1e999999999", "1.0E-999999999", "1e+999999999"]
+AS_TEXT = ["1\\u0065999999999", "1e9,9,9,9,9,9,9,9", "1e-\u0669" + "\u0669" * 8, "9" * 1_000_000]
+
+
+def test_number_that_would_be_written_out_for_hours_is_a_bad_record(spark: SparkSession) -> None:
+    """A few bytes with a long exponent, in any notation; the task ends, and other numbers are exact."""
+    read = Flow("f").read("r", KafkaTopic("t", DECIMALS)).operator
+    assert isinstance(read, Read)
+    hostile = [each % number for each in HOSTILE for number in TOO_LONG]
+    hostile += [each % text for each in HOSTILE if '"%s"' in each for text in AS_TEXT]
+    live = live_session(spark, Settings.of({}, environment={}))
+    frame = live.createDataFrame([(text.encode(),) for text in (*EXACT, *hostile)], "value BINARY")
+    frame = frame.selectExpr("value", parse_value(read)).selectExpr(
+        "value", f"{is_bad_record(read)} AS bad", f"{describe_misfit(read)} AS why", f"{RECORD}.p"
+    )
+
+    found = {bytes(row.value).decode(): row for row in frame.collect()}
+
+    assert {text: found[text].p for text in EXACT} == EXACT
+    assert not any(found[text].bad for text in EXACT)
+    assert [text[:80] for text in hostile if not found[text].bad] == []
+    assert [text[:80] for text in hostile if len(found[text].why) < 20] == []
+    assert found['{"p":1e999999999}'].why == ": field 'p' holds Infinity, which is not DECIMAL(10, 2)"

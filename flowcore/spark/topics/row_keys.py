@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from flowcore.api.operators import Read
 from flowcore.api.schema import Column
 from flowcore.spark.frame.sql import literal, quote, struct
+from flowcore.spark.topics.formats.decimal_numbers import LONGEST_NUMBER, is_decimal, unless_too_long
 from flowcore.spark.topics.formats.sql_format import RECORD, outside_calendar, spark_type
 
 __all__ = ["IS_TOMBSTONE", "ROW_KEY", "RowKey"]
@@ -50,10 +51,14 @@ class RowKey:
         """The key as the struct `ROW_KEY`; its fields are null if the key is not one of such columns."""
         if len(self.columns) == 1:
             (column,) = self.columns
-            return f"{struct({column.name: f'try_cast({_TEXT} AS {column.type})'})} AS {ROW_KEY}"
+            text = (
+                f"CASE WHEN length(key) <= {LONGEST_NUMBER} THEN {_TEXT} END" if is_decimal(column) else _TEXT
+            )
+            return f"{struct({column.name: f'try_cast({text} AS {column.type})'})} AS {ROW_KEY}"
         ddl = ", ".join(f"{quote(each.name)} {each.type}" for each in self.columns)
         # Not deterministic, so that Spark does not parse it again in each filter: see `parse_value`.
         parsed = f"from_json({_TEXT}, {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
+        parsed = unless_too_long(self.columns, _TEXT, parsed)
         return f"CASE WHEN spark_partition_id() >= 0 THEN {parsed} END AS {ROW_KEY}"
 
     def unknown_reasons(self) -> Iterator[tuple[str, str]]:
@@ -92,7 +97,7 @@ class RowKey:
         wrong = [f"NOT is_valid_utf8({_TEXT})"]
         if len(self.columns) > 1:
             names = f"array({', '.join(map(literal, self.names))})"
-            wrong.append(f"{ROW_KEY}.{_CORRUPT} IS NOT NULL")
+            wrong.append(f"{ROW_KEY} IS NULL OR {ROW_KEY}.{_CORRUPT} IS NOT NULL")
             wrong.append(f"coalesce(size(array_except(json_object_keys({_TEXT}), {names})), 1) <> 0")
         for each in self.columns:
             value = f"{ROW_KEY}.{quote(each.name)}"

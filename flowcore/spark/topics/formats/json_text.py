@@ -2,7 +2,8 @@
 
 Spark's reader accepts more: it ignores what follows the first object, reads anything as a STRING field, and
 reads words as a DOUBLE field. To parse each payload a second time would double the cost of reading. So each
-check is evaluated only for values that may be wrong.
+check is evaluated only for values that may be wrong. Numbers of DECIMAL fields are checked before Spark reads
+them (`decimal_numbers`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 
 from flowcore.api.schema import Schema
 from flowcore.spark.frame.sql import json_object, literal, quote
+from flowcore.spark.topics.formats.decimal_numbers import too_long_numbers, unless_too_long
 from flowcore.spark.topics.formats.sql_format import RECORD, misfit_text
 
 __all__ = ["JsonSql"]
@@ -32,7 +34,9 @@ class JsonSql:
     def parse(self, schema: Schema, payload: str) -> str:
         """The fields as a struct and, if the payload does not fit, its text."""
         ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in schema.columns)
-        return f"from_json(CAST({payload} AS STRING), {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
+        text = f"CAST({payload} AS STRING)"
+        parsed = f"from_json({text}, {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
+        return unless_too_long(schema.columns, text, parsed)
 
     def misfits(self, schema: Schema, payload: str) -> list[str]:
         """Payloads with other text than one object, and fields of another type."""
@@ -64,6 +68,7 @@ class JsonSql:
         found = [
             (f"json_object_keys({text}) IS NULL", literal("it is not a JSON object")),
             (_is_followed(payload, text), literal("more text follows the object")),
+            *too_long_numbers(schema.columns, text),
         ]
         for column in schema.columns:
             value = _field(column.name, text)
