@@ -30,7 +30,7 @@ from flowcore.joins.interval import IntervalJoin
 from flowcore.joins.latest import LatestJoin
 from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.rows import RECORD_ORDINAL, TIMESTAMP_MS
+from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS
 from flowcore.spark.frame.sql import displayable_timestamp, literal
 from flowcore.spark.operators.key_group_context import (
     COORDINATE_PREFIX,
@@ -91,6 +91,7 @@ def prepare_stream_join(
             for name, (mine, theirs) in texts.items()
         }
     )
+    _give_ids(branched, branches, context)
     outputs = {RESULTS: _describe_pairs(node, left, right, context)}
     for output, side in ((LATE_LEFT, left), (LATE_RIGHT, right)):
         if side.late:
@@ -119,6 +120,14 @@ def prepare_stream_join(
         record=f"{names[_SIDE]} IS NOT NULL",
         spreads_null_keys=True,  # they join nothing
     )
+
+
+def _give_ids(branched: BranchedFrame, branches: Sequence[Branch], context: KeyGroupContext) -> None:
+    """Give all records an id, if those of one side have one, and those of the other a place in a topic."""
+    places = [each for each in branches if each.has_coordinates and not each.has_record_id]
+    if places and any(each.has_record_id for each in branches):
+        place = context.record_ids.of_place("topic", "partition", "offset")
+        branched.set({RECORD_ID: f"CASE WHEN {branched.is_in(places[0])} THEN {place} ELSE {RECORD_ID} END"})
 
 
 def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGroupContext) -> _Side:

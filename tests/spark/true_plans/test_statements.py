@@ -178,3 +178,20 @@ def test_statement_of_the_plan_holds_in_the_query(compiled: Compile, name: str) 
 
     assert _says(found, text), found.text
     assert holds(found), found.physical
+
+
+def test_records_of_both_sides_of_a_join_have_an_id(compiled: Compile) -> None:
+    """Those that passed a deduplication have the place of a message, which identifies them beside results."""
+
+    def declare(bids: Stream, _: Stream) -> None:
+        once = bids.deduplicate(by=["shop", "price"], within=None, name="once")
+        counts = bids.window(Tumbling(10), by="shop", name="counts").aggregate(n="count(*)")
+        found = once.join(counts.select("shop", "n"), on="shop", how="full", ttl=None, name="joined")
+        found.write("out", _topic())
+
+    found = _find(compiled, declare, {}, watermark=monotonous())
+    ids = re.findall(
+        r"CASE WHEN \(_branch#\d+ = \d+\) THEN (concat\(.{0,300}?) ELSE _record_id#\d+ END AS _record_id#",
+        found.analyzed,
+    )
+    assert any("offset#" in text for text in ids)
