@@ -18,6 +18,7 @@ from flowcore.api.operators import (
     Operator,
     PythonOperator,
     Read,
+    StatefulOperator,
     WithEventTime,
     WithHistory,
     Write,
@@ -131,11 +132,25 @@ def _find_exclusive(sink: Write) -> tuple[Operator, ...]:
             "flow between them with .through('topic')"
         )
         raise PlanError(msg)
+    _require_channels(sink, alone, states)
     if alone:
         # The query is that of all operators with state upstream, so that one of them runs once.
         alone = tuple(node for node in live if node in alone or node.keeps_state)
     # Files take the records themselves; only topics can share a frame with other topics.
     return alone if sink.topic is not None else (*alone, sink)
+
+
+def _require_channels(sink: Write, alone: Sequence[Operator], states: Sequence[Operator]) -> None:
+    """Check that no operator by key group reads the output of a DataFrame function, which has no channels."""
+    for node in states:
+        function = next((each for each in alone if each.takes_whole_frame and each in node.upstream), None)
+        if function is not None and isinstance(node, StatefulOperator):
+            msg = (
+                f"sink {sink.name!r} is downstream of {node.name!r}, which keeps its state by key group, and "
+                f"reads the DataFrame function {function.name!r}: it would not know from which partition a "
+                "record is; cut the flow between them with .through('topic')"
+            )
+            raise PlanError(msg)
 
 
 def _find_obstacles(alone: Sequence[Operator], states: Sequence[Operator]) -> Iterator[str]:

@@ -158,6 +158,20 @@ def test_queries_refuse_two_states_in_a_row() -> None:
         plan_flow(flow)
 
 
+def test_queries_refuse_state_by_key_group_of_the_rows_of_a_dataframe_function() -> None:
+    """They have no channels; downstream of a cut they have."""
+    flow = Flow("f")
+    applied = _live(flow).apply(lambda frame: frame, schema=SALE, name="applied")
+    applied.reduce(lambda _, new: new, by="shop", schema=SALE, name="newest").write("out", KafkaTopic("out"))
+    with pytest.raises(PlanError, match=r"'newest', .* DataFrame function 'applied': .* \.through"):
+        plan_flow(flow)
+
+    other = Flow("f")
+    cut = _live(other).apply(lambda frame: frame, schema=SALE, name="applied").through("cut", schema=SALE)
+    cut.reduce(lambda _, new: new, by="shop", schema=SALE).write("out", KafkaTopic("out"))
+    assert [query.name for query in _queries(plan_flow(other)) if query.sinks] == ["to_cut", "cut-batches"]
+
+
 def _branches(flow: Flow, which: set[str], on_error: str) -> None:
     bids = _live(flow, on_error=on_error)
     if "plain" in which:
