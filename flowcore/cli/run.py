@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -75,16 +76,37 @@ def run(
     if slice_ and mode not in ("auto", "slice"):
         msg = f"--slice and --mode {mode} exclude each other"
         raise click.UsageError(msg)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    run_flow(
-        flow,
-        settings,
-        mode="slice" if slice_ else None if mode == "auto" else mode,
-        live=not bounded,
-        refresh=refresh,
-        skip_lost=skip_lost,
-        listener=Terminal(Console(stderr=True)),
-    )
+    with _stopped_by_sigterm():
+        run_flow(
+            flow,
+            settings,
+            mode="slice" if slice_ else None if mode == "auto" else mode,
+            live=not bounded,
+            refresh=refresh,
+            skip_lost=skip_lost,
+            listener=Terminal(Console(stderr=True)),
+        )
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM stop the run, and nothing that fails afterwards count as an error of the run.
+
+    A supervisor such as systemd sends it to all processes of a run, so that the JVM ends meanwhile.
+    """
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except Exception:
+        if received:
+            raise KeyboardInterrupt from None
+        raise
 
 
 class _Waiting:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import signal
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import cast
 
+import click
+import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from flowcore import Csv, Flow, KafkaTopic, KeyedProcessFunction, Stream, Tumbling, monotonous
-from flowcore.cli.run import Terminal, describe_open
+from flowcore.cli.run import Terminal, describe_open, run
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner import plan_flow
 from flowcore.spark.run.bounded_stages import StageProgress, StageState
@@ -54,6 +60,32 @@ def test_only_slices_with_such_operators_leave_something_open() -> None:
 
     assert [*describe_open(plan_flow(open_, "micro-batch"), _progress(1))] == []
     assert [*describe_open(plan_flow(closed, "slice"), _progress(1))] == []
+
+
+@pytest.mark.parametrize("is_signalled", [True, False], ids=["signalled", "failed"])
+def test_what_fails_after_sigterm_is_not_an_error_of_the_run(
+    is_signalled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM gets the signal too, and answers calls with errors while it ends."""
+    (tmp_path / "stopped.py").write_text("from flowcore import Flow\nflow = Flow('stopped')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run_flow(*_: object, **__: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            if is_signalled:
+                signal.raise_signal(signal.SIGTERM)
+        msg = "Cannot call methods on a stopped SparkContext"
+        raise ConnectionError(msg)
+
+    monkeypatch.setattr("flowcore.cli.run.run_flow", run_flow)
+    try:
+        found = CliRunner().invoke(run, ["stopped:flow"], standalone_mode=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert type(found.exception) is (click.Abort if is_signalled else ConnectionError)
 
 
 class _Queries:
