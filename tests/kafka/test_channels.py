@@ -115,14 +115,18 @@ def test_control_elements_of_other_channels_than_the_declared_are_dead_letters(
 
 
 def test_without_declared_channels_long_and_garbled_names_are_dead_letters(live: Live) -> None:
-    """A name of 255 bytes counts, as does an element without a channel."""
+    """A name of 255 bytes counts, as does an element without a channel; an end of input of none does."""
     source = live.topic("bids", schema="id BIGINT", elements="tagged")
     flow, out = _counting(live, source)
     refused: list[Sent] = [
         (EndOfInput(), "ü" * 128), (EndOfInput(), b"\xff\xfe"), (WatermarkStatus(idle=True), "e" * 100_000),
     ]  # fmt: skip
     taken: list[Sent] = [(Watermark(15_000), "e" * 255), (Watermark(11_000), None)]
-    _send(live, source, [_bid(1, 1_000), *refused, *taken])
+    ends: list[Sent] = [
+        (EndOfInput(), "e" * 255), (EndOfInput(), None), (Watermark(MAX_TIMESTAMP_MS), None),
+        (EndOfInput(), "eve"),
+    ]  # fmt: skip
+    _send(live, source, [_bid(1, 1_000), *refused, *taken, *ends])
 
     live.run(flow)
 
@@ -131,7 +135,10 @@ def test_without_declared_channels_long_and_garbled_names_are_dead_letters(live:
     assert reasons[0].startswith("is EndOfInput of a channel whose name has 256 bytes, more than 255")
     assert reasons[1].startswith("is EndOfInput of a channel whose name is not UTF-8")
     assert reasons[2].startswith("is WatermarkStatus of a channel whose name has 100000 bytes")
-    assert len(reasons) == 3
+    assert reasons[3].startswith("is EndOfInput, and neither are the channels of topic")
+    assert reasons[5].startswith(f"is Watermark(timestamp_ms={MAX_TIMESTAMP_MS}), and neither are")
+    assert "declare channels=, or let it sign" in reasons[6]
+    assert len(reasons) == len(refused) + len(ends)
 
 
 @pytest.mark.parametrize("channels", [(TRUSTED,), None], ids=["declared", "any"])
@@ -171,7 +178,7 @@ def test_flood_of_large_forged_channels_does_not_stop_a_live_query(
 
 @pytest.mark.parametrize("has_state", [True, False], ids=["key-groups", "driver"])
 def test_channels_that_came_first_are_heard_in_a_flood_of_forged_ones(live: Live, has_state: bool) -> None:
-    """Forged channels that count have ended; the others are counted."""
+    """Those of the flood that count are idle; the others are counted."""
     source = live.topic("bids", schema="id BIGINT", elements="tagged")
     flow, out = _counting(live, source)
     if not has_state:
@@ -181,8 +188,8 @@ def test_channels_that_came_first_are_heard_in_a_flood_of_forged_ones(live: Live
 
     def attack(run: Any) -> None:
         run_until(run, lambda: Watermark(1_000) in _written(live, out))
-        end = Watermark(MAX_TIMESTAMP_MS)
-        flood: list[Sent] = [(end, f"{'e' * 200}{number}") for number in range(10_000)]
+        idle = WatermarkStatus(idle=True)
+        flood: list[Sent] = [(idle, f"{'e' * 200}{number}") for number in range(10_000)]
         _send(live, source, [*flood, _bid(2, 2_000), (Watermark(10_000), TRUSTED), *flood])
         run_until(run, lambda: Watermark(10_000) in _written(live, out))
         _send(live, source, [(Watermark(11_000), TRUSTED)])

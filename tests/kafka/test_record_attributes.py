@@ -10,10 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, RichFunction, monotonous
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, Record, RecordAttributes, StreamElement, Watermark
+from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
@@ -37,7 +39,9 @@ def _bid(number: int, user: str) -> Record[bytes]:
 def test_attributes_and_the_end_of_input_pass_two_operators_in_the_order_of_the_records(live: Live) -> None:
     """The first one buffers; what it emits at the end of the backlog is backlog for the second one."""
     live.settings = replace(live.settings, key_groups=1, shuffle_partitions=1)
-    bids = live.topic("bids", schema="id BIGINT, user STRING", elements="tagged", watermark=monotonous())
+    bids = live.topic(
+        "bids", schema="id BIGINT, user STRING", elements="tagged", watermark=monotonous(), channels=("all",)
+    )
     out = live.topic("out", elements="tagged", partitions=1)
     flow = Flow("f")
     buffered = flow.read("bids", bids).process(
@@ -47,7 +51,11 @@ def test_attributes_and_the_end_of_input_pass_two_operators_in_the_order_of_the_
     schema = "id BIGINT, user STRING, backlog BOOLEAN"
     buffered.process(_WithStatus(), by="user", schema=schema, name="marked").write("out", out)
     backlog = (BEGIN, _bid(2, "ann"), _bid(3, "ann"), _bid(4, "bob"), END)
-    live.send(bids, *map(TAGGED.encode, (_bid(1, "ann"), *backlog, _bid(5, "ann"), EndOfInput())))
+    ensure_topics(live.servers, {bids.name: 1})
+    producer = Producer({"bootstrap.servers": live.servers, "log_level": 0})
+    for element in (_bid(1, "ann"), *backlog, _bid(5, "ann"), EndOfInput()):
+        producer.produce(bids.name, TAGGED.encode(element), headers=[("flowcore-channel", b"all")])
+    assert producer.flush(60) == 0
     found: list[StreamElement[bytes]] = []
 
     def until_the_end(run: Any) -> None:

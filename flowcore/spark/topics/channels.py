@@ -31,6 +31,13 @@ def refused_channels(topic: KafkaTopic, element: str, channel: str) -> Iterator[
         yield f"{size} > {LONGEST_CHANNEL}", reason
         garbled = " of a channel whose name is not UTF-8: it does not count; write the name as text"
         yield f"NOT is_valid_utf8({channel})", f"concat({what}, {literal(garbled)})"
+        if topic.until is None and not topic.signed:  # a table has no event time that could end
+            unproven = (
+                f", and neither are the channels of topic {topic.name!r} declared, nor are its control "
+                "elements signed: it does not count, since anyone who may write to the topic could end event "
+                "time; if its writer is to be trusted, declare channels=, or let it sign (signed=True)"
+            )
+            yield elements.is_end(element), f"concat({what}, {literal(unproven)})"
         return
     nameless = (
         f" without the header {CHANNEL_HEADER}, and the channels of topic {topic.name!r} are declared: it "

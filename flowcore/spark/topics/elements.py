@@ -10,6 +10,7 @@ from flowcore.serializers.tagged import TIMESTAMP_BYTES, Tag
 __all__ = [
     "event",
     "is_control",
+    "is_end",
     "is_event",
     "is_head",
     "is_passing_watermark",
@@ -48,6 +49,12 @@ def is_control(element: str) -> str:
         f" OR {_has(element, Tag.RECORD_ATTRIBUTES)} AND {flagged}"
         f" OR {element} = X'{Tag.END_OF_INPUT:02x}')"
     )
+
+
+def is_end(element: str) -> str:
+    """True if a control element ends its channel: the end of input, or the last watermark of all."""
+    is_last = f"{_has(element, Tag.WATERMARK)} AND {_signed(element, 2)} = {MAX_TIMESTAMP_MS}"
+    return f"({element} = X'{Tag.END_OF_INPUT:02x}' OR {is_last})"
 
 
 def is_passing_watermark(element: str) -> str:

@@ -99,7 +99,9 @@ class LiveEngine:
             context.environment = before
 
     def topic(self, flow: str, name: str, **options: Any) -> KafkaTopic:
-        """A topic of one flow."""
+        """A topic of one flow; a tagged source declares the channel of `Input`, so that it can end."""
+        if options.get("elements") == "tagged" and "schema" in options:
+            options["channels"] = (Input._field_defaults["channel"],)
         return KafkaTopic(f"{flow}.{name}", **options)
 
     def new_name(self) -> str:
