@@ -47,6 +47,7 @@ __all__ = [
     "read_schemas",
     "refuse_checkpoints",
     "repeated_status",
+    "repeated_topics",
     "repeated_versions",
     "require_checkpoints_fit",
     "require_fit",
@@ -169,6 +170,12 @@ def repeated_status(checkpoint: Path) -> bool | None:
     """Whether the records of a planned batch that runs again are backlog; None if the next batch is new."""
     identity = read_plan_file(checkpoint)
     return None if identity is None or not has_unfinished_batch(checkpoint) else identity.lags
+
+
+def repeated_topics(checkpoint: Path) -> Mapping[str, TopicIdentity]:
+    """The topics that a planned batch reads again, as it found them; none if the next batch is new."""
+    identity = read_plan_file(checkpoint)
+    return {} if identity is None or not has_unfinished_batch(checkpoint) else identity.topics
 
 
 def write_plan_file(

@@ -69,6 +69,7 @@ class PreparedQuery:
         query: The query, with the mode to start it in.
         catching_up: It ends when it has read all records that are there.
         reads_histories: It reads the histories of its topics and nothing else, and ends.
+        repeats: It runs its planned batch again and nothing else, and ends.
         types: The types of the state that Spark keeps, by operator.
         schemas: The schemas of the state of operators by key group, by name.
     """
@@ -81,6 +82,7 @@ class PreparedQuery:
     types: StateTypes
     schemas: Mapping[str, StoredSchemas]
     reads_histories: bool = False
+    repeats: bool = False
 
 
 def prepare_query(
@@ -89,11 +91,14 @@ def prepare_query(
     joined: Joined,
     side_channels: SideChannels,
     batch_records: int | None = None,
+    *,
+    repeats: bool = False,
 ) -> PreparedQuery:
     """Compile a query, and check that it can continue from its checkpoint.
 
     If its topics have unread histories, the query reads them and ends. Otherwise, with ``batch_records``, it
-    catches up in micro-batches of this many records and ends. Without, it runs in its own mode.
+    catches up in micro-batches of this many records and ends. Without, it runs in its own mode. A query that
+    ``repeats`` ends after its planned batch.
 
     Raises:
         PlanError: Spark refuses an operator.
@@ -116,7 +121,7 @@ def prepare_query(
     require_fit(query, context.flow, checkpoint, compiled.types)
     return PreparedQuery(
         query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types,
-        compiled.schemas, held,
+        compiled.schemas, held, repeats,
     )  # fmt: skip
 
 
@@ -297,7 +302,7 @@ class RunningQuery:
             .option("checkpointLocation", str(self._checkpoint))
             .outputMode("update")
         )
-        trigger = choose_trigger(
+        trigger = {"once": True} if prepared.repeats else choose_trigger(
             query, settings, by_processing_time=by_processing_time,
             catching_up=prepared.catching_up or prepared.reads_histories,
         )  # fmt: skip

@@ -2,11 +2,11 @@
 
 A query is ended after its running batch and restarted on the same checkpoint: in micro-batches that end while
 it is in backlog, in its own mode otherwise, with new versions of the results that it joins, and with the
-partitions that were added to its sources, for which its watermarks wait. The successor is compiled while the
-query still runs, so a version that cannot be joined does not interrupt it. A restart begins a batch early if
-batches are a flush interval apart and no more input is available, or if the machine's clock was set back. A
-query is started again if a Python process or a transaction was slow, as on a busy machine, or if a batch has
-a value of a schema that was registered since. In an outage it waits as long as that lasts, and starts again.
+partitions that were added to its sources, for which its watermarks wait; a batch that was planned before is
+repeated without them first. The successor is compiled while the query still runs, so a version that cannot be
+joined does not interrupt it. A restart begins a batch early if batches are a flush interval apart and no more
+input is available, or if the machine's clock was set back. A query is started again if a Python process or a
+transaction was slow, if a batch has a value of a schema that was registered since, and after an outage.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class SupervisedQuery:
         require_back: Callable[[], object],
         counted: CountedBadRecords | None = None,
     ) -> None:
-        self._fence = fence
-        self._require_back = require_back
-        self._counted = counted
+        self._fence, self._require_back, self._counted = fence, require_back, counted
         self._patience = Patience(lambda text: meter.note(query.name, text))
         self._failed: RunningQuery | None = None
         self.query = query
@@ -83,19 +81,16 @@ class SupervisedQuery:
         self._meter = meter
         self._results = results
         self._per_second: float | None = None
-        self._rows_in = 0
-        self._started = (0, 0.0)
-        self._reason = ""
-        self._polled_s = 0.0
+        self._slow_starts, self._repeats = 0, False
+        self._rows_in, self._started = 0, (0, 0.0)
+        self._reason, self._polled_s = "", 0.0
         self._running: RunningQuery | None = None
         self._own_backlog = OwnBacklog(query, side_channels, self._checkpoint)
-        self._slow_starts = 0
         interval_ms = query.batch_interval_ms or 0
         shortest_ms = max(context.settings.trigger_interval // MILLISECOND, QUIET_MS)
         is_held = query.mode.value == "micro-batch" and interval_ms > shortest_ms
         self._quiet = QuietInput(interval_ms) if is_held else None
         meter.add(query, self._checkpoint, lambda: self.active)
-        self._repeats = False
         progress = self._read_progress()
         self._own_backlog.begin(progress)
         self._next = self._prepare_first(progress)
@@ -231,7 +226,8 @@ class SupervisedQuery:
 
     def _restarts(self, running: RunningQuery) -> bool:
         prepared = running.prepared
-        return running.ending or prepared.catching_up or prepared.reads_histories or self._own_backlog.ends
+        ends = prepared.catching_up or prepared.reads_histories or prepared.repeats
+        return running.ending or ends or self._own_backlog.ends
 
     def _read_progress(self) -> QueryProgress:
         """The progress now, for which the broker is asked."""
@@ -316,18 +312,14 @@ class SupervisedQuery:
 
     def _must_follow_added_partitions(self, running: RunningQuery, progress: QueryProgress) -> bool:
         """Whether a source has more partitions than its watermarks follow."""
-        topics = dict(self.side_channels.topics)
-        for each in progress.partitions:
-            if each.topic in topics and each.partition >= topics[each.topic].partitions:
-                topics[each.topic] = replace(topics[each.topic], partitions=each.partition + 1)
-        added = {name for name, topic in topics.items() if topic != self.side_channels.topics[name]}
+        self.side_channels = self.side_channels.follow(progress.partitions)
+        before, now = running.prepared.side_channels.topics, self.side_channels.topics
+        added = sorted(name for name in now if now[name] != before[name])
         if not added:
             return False
-        why = ", ".join(f"topic {one!r} has {topics[one].partitions} partitions now" for one in sorted(added))
-        self._meter.note(self.query.name, why)
-        self.side_channels = replace(self.side_channels, topics=topics)
         self._next = self._prepare(running.prepared.joined, catch_up=running.prepared.catching_up)
-        self._reason = why
+        self._reason = ", ".join(f"topic {one!r} has {now[one].partitions} partitions now" for one in added)
+        self._meter.note(self.query.name, self._reason)
         return True
 
     def _must_change_attributes(self, running: RunningQuery, progress: QueryProgress) -> bool:
@@ -346,14 +338,16 @@ class SupervisedQuery:
         if self._repeats:
             self._repeats = False
             self._must_join_another(before)
-        if before.prepared.catching_up:
+        prepared = before.prepared
+        has_read_all = not (before.ending or prepared.repeats)
+        if prepared.catching_up:
             self._per_second = (self._rows_in - self._started[0]) / (ended - self._started[1])
-        if before.prepared.reads_histories and not before.ending:
+        if prepared.reads_histories and has_read_all:
             end_histories(self._checkpoint)
             self._reason = "it has read the histories of its topics"
-        if self._next.catching_up != backlog or self._next.reads_histories:
+        if self._next.catching_up != backlog or self._next.reads_histories or prepared.repeats:
             self._next = self._prepare(self._next.joined, catch_up=backlog)
-        if before.prepared.catching_up and not backlog and not before.ending:
+        if prepared.catching_up and not backlog and has_read_all:
             leave = read_thresholds(self._context.settings).leave
             self._reason = f"caught up: no partition has over {leave:,} unread records"
         before.stop()
@@ -373,7 +367,7 @@ class SupervisedQuery:
         named, batch = settings.repeat_batch or ("", None)
         identity = plan_file.write_plan_file(
             prepared.query, self._context.flow, self._checkpoint, prepared.types,
-            topics=self.side_channels.topics, bounded=prepared.joined.versions,
+            topics=prepared.side_channels.topics, bounded=prepared.joined.versions,
             lags=prepared.side_channels.lags, slots=slots,
             repeat_batch=batch if named == self.query.name else None, schemas=prepared.schemas,
         )  # fmt: skip
@@ -393,8 +387,13 @@ class SupervisedQuery:
         return self.query.catch_up.value != "no" and bool(progress.backlog)
 
     def _prepare(self, joined: Joined, *, catch_up: bool) -> PreparedQuery:
+        """Compile the next start; a batch that it repeats has the partitions that it found at first."""
         settings = self._context.settings
+        ended = self._running is None or self._running.ended
+        planned = plan_file.repeated_topics(self._checkpoint) if ended else {}
+        before = self.side_channels.before_growth(planned)
+        catch_up = catch_up or (before is not None and self.query.mode.value == "realtime")
         records = batch_records(read_backlog_interval(settings), self._per_second, settings.max_batch_records)
-        side_channels = replace(self.side_channels, lags=self._own_backlog.lags)
-        query = decide_joins(self.query, joined.bytes, settings)
-        return prepare_query(query, self._context, joined, side_channels, records if catch_up else None)
+        side_channels = replace(before or self.side_channels, lags=self._own_backlog.lags)
+        query, most = decide_joins(self.query, joined.bytes, settings), records if catch_up else None
+        return prepare_query(query, self._context, joined, side_channels, most, repeats=before is not None)

@@ -8,13 +8,14 @@ started without markers stays without them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowcore.api.operators import Read, Write
 from flowcore.durations import MILLISECOND
 from flowcore.kafka.topics import TopicIdentity, TopicLimits, identify_topics, topic_limits
+from flowcore.metrics.progress import PartitionProgress
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.timestamps import brings_watermarks, find_timed_sources
 from flowcore.settings import Settings
@@ -71,6 +72,23 @@ class SideChannels:
     def partitions(self) -> Mapping[str, int]:
         """The number of partitions of each topic of the query, by name."""
         return {name: topic.partitions for name, topic in self.topics.items()}
+
+    def follow(self, progress: Iterable[PartitionProgress]) -> SideChannels:
+        """With the partitions that were added to topics since, by the progress of the query."""
+        topics = dict(self.topics)
+        for each in progress:
+            if each.topic in topics and each.partition >= topics[each.topic].partitions:
+                topics[each.topic] = replace(topics[each.topic], partitions=each.partition + 1)
+        return replace(self, topics=topics)
+
+    def before_growth(self, topics: Mapping[str, TopicIdentity]) -> SideChannels | None:
+        """With topics as they were before partitions were added; None if none was added."""
+        fewer = {
+            name: topic
+            for name, topic in topics.items()
+            if name in self.topics and topic.partitions < self.topics[name].partitions
+        }
+        return replace(self, topics={**self.topics, **fewer}) if fewer else None
 
     @property
     def reads_control(self) -> bool:

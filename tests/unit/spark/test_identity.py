@@ -21,9 +21,11 @@ from flowcore.spark.checkpoint.plan_file import (
     plan_file_of,
     read_plan_file,
     repeated_status,
+    repeated_topics,
     require_fit,
     write_plan_file,
 )
+from flowcore.spark.topics.side_channels import SideChannels
 
 BIDS = TopicIdentity("cluster-a", "id-1", 2)
 
@@ -93,6 +95,19 @@ def test_only_a_batch_that_runs_again_has_the_status_of_before(
     (checkpoint / "commits" / "0").write_text("v1\n{}")
     assert repeated_status(checkpoint) is None
     assert repeated_status(checkpoint.with_name("another")) is None
+
+
+def test_only_a_batch_that_runs_again_has_the_partitions_of_before(checkpoint: Path) -> None:
+    """A partition that was added since would hold the watermark, and windows of the batch would not end."""
+    sides = SideChannels(topics={"bids": replace(BIDS, partitions=3), "out": BIDS})
+    before = sides.before_growth(repeated_topics(checkpoint))
+    assert before is not None
+    assert before.topics == {"bids": BIDS, "out": BIDS}
+    assert before.before_growth(repeated_topics(checkpoint)) is None
+
+    (checkpoint / "commits").mkdir()
+    (checkpoint / "commits" / "0").write_text("v1\n{}")
+    assert sides.before_growth(repeated_topics(checkpoint)) is None
 
 
 @pytest.mark.parametrize("damage", ["folder", "content", "another"])
