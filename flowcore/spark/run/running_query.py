@@ -27,7 +27,12 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.histories import find_histories
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import CheckpointIdentity
-from flowcore.spark.checkpoint.offset_log import forget_unplanned_files, planned_batches
+from flowcore.spark.checkpoint.offset_log import (
+    forget_unplanned_files,
+    has_unfinished_batch,
+    next_batch,
+    planned_batches,
+)
 from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, require_fit
 from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.compile.query import compile_query
@@ -272,7 +277,8 @@ class RunningQuery:
         )
         if not planned_batches(self._checkpoint):
             writer.require_first(terms.since)
-        return TransactionalSink(writer)
+        repeats = has_unfinished_batch(self._checkpoint)
+        return TransactionalSink(writer, next_batch(self._checkpoint) if repeats else None)
 
     def _dead_letter_sink(self, counted: CountedBadRecords) -> DeadLetterSink:
         (topic,) = self.prepared.query.topics_read

@@ -24,14 +24,14 @@ _ROWS = 8192
 
 
 def write_slot(
-    batches: Iterable[pa.RecordBatch], writer: TransactionalWriter, batch: int
+    batches: Iterable[pa.RecordBatch], writer: TransactionalWriter, batch: int, *, compares: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of this task as one slot of a batch; yields one row with what was done."""
+    """Write or compare the rows of this task as one slot of a batch; yields one row with what was done."""
     context = TaskContext.get()
     if context is None:
         msg = "write_slot was called outside of a task"
         raise RuntimeError(msg)
-    result = writer.write(context.partitionId(), batch, _chunks(batches))
+    result = writer.write(context.partitionId(), batch, _chunks(batches), compares=compares)
     columns = {"written": [json.dumps(result.written)], "refusal": [result.refusal or ""]}
     yield pa.RecordBatch.from_pydict(columns)
 

@@ -3,6 +3,9 @@
 A record with a key goes to the slot of its key; without a key it goes to the slot of its source partition or
 operator. So a key's records stay in the order in which one task emits them, and a repeated batch has the same
 records in each slot. `flowcore.delivery` decides what a slot writes.
+
+All slots of a repeated batch compare their records with the ledger before any of them writes. Otherwise a
+changed flow could complete a batch in one slot that another slot refuses, and no flow could continue.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 from collections import Counter
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from flowcore.errors import DeliveryError
 from flowcore.failpoints import failpoint
@@ -30,13 +33,17 @@ _ORIGIN = f"split_part({_ID}, ':', 3)"
 class TransactionalSink:
     """Writes the batches of a query; to be passed to ``foreachBatch``.
 
+    Args:
+        repeated: The batch that may have been written before, if any.
+
     Attributes:
         error: Why the last batch could not be written exactly once.
         written: Number of messages in committed transactions, by topic.
     """
 
-    def __init__(self, writer: TransactionalWriter) -> None:
+    def __init__(self, writer: TransactionalWriter, repeated: int | None = None) -> None:
         self._writer = writer
+        self._repeated = repeated
         self.error: DeliveryError | None = None
         self.written: Counter[str] = Counter()
 
@@ -47,15 +54,26 @@ class TransactionalSink:
             DeliveryError: The batch does not continue the ledger, or is repeated with other records.
         """
         failpoint("offsets-logged")
+        rows = self._divide(frame)
+        if batch == self._repeated:
+            rows = rows.persist()
+        try:
+            if batch == self._repeated:
+                self._call_slots(rows, batch, compares=True)
+            for each in self._call_slots(rows, batch):
+                self.written.update(json.loads(each.written))
+        finally:
+            rows.unpersist()
+        failpoint("batch-written")
+
+    def _call_slots(self, rows: DataFrame, batch: int, *, compares: bool = False) -> list[Row]:
         # With a function of this module, workers would import all of flowcore.spark.
-        task = partial(write_slot, writer=self._writer, batch=batch)
-        results = self._divide(frame).mapInArrow(task, RESULT_TYPES).collect()
-        for each in results:
-            self.written.update(json.loads(each.written))
+        task = partial(write_slot, writer=self._writer, batch=batch, compares=compares)
+        results = rows.mapInArrow(task, RESULT_TYPES).collect()
         if refused := [each.refusal for each in results if each.refusal]:
             self.error = DeliveryError(refused[0])
             raise self.error
-        failpoint("batch-written")
+        return results
 
     def _divide(self, frame: DataFrame) -> DataFrame:
         """Rows as the task of a slot reads them; each slot is a partition."""
