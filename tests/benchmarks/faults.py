@@ -27,6 +27,7 @@ from flowcore.spark.operators.key_groups import WORKER_POOL
 from flowcore.spark.run.session import session
 from pipelines.benchmark import this_commit, this_machine
 from tests.benchmarks._faults.broker_faults import BROKER_FAULTS
+from tests.benchmarks._faults.changes import CHANGES
 from tests.benchmarks._faults.driver import ROOT
 from tests.benchmarks._faults.kills import KILLS
 from tests.benchmarks._faults.load import LOAD
@@ -39,7 +40,7 @@ from tests.benchmarks._faults.storage import STORAGE
 from tests.benchmarks._faults.trial import Site, Trial
 
 SCENARIOS: tuple[Scenario, ...] = (
-    *KILLS, *PAUSES, *MACHINE_FAULTS, *BROKER_FAULTS, *STORAGE, *LYING_INPUT, *LOAD, *SOAK,
+    *KILLS, *PAUSES, *MACHINE_FAULTS, *BROKER_FAULTS, *STORAGE, *CHANGES, *LYING_INPUT, *LOAD, *SOAK,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 from flowcore.api.connectors import Delivery
@@ -21,6 +21,7 @@ __all__ = [
     "STEP_MS",
     "Sale",
     "Sales",
+    "Variant",
     "encode_sale",
     "expected_copy",
     "expected_totals",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 Sale = dict[str, Any]
+Variant = Literal["", "one more output"]
+"""How a flow differs from its first version."""
 SALE = "id BIGINT NOT NULL, shop STRING NOT NULL, price BIGINT NOT NULL, at BIGINT NOT NULL"
 PARTITIONS = 2
 STEP_MS = 100
@@ -41,6 +44,7 @@ class Sales:
     Attributes:
         deduplicate: The source drops records whose ``flowcore-id`` it has read before.
         realtime: Only the copies, made by Spark, so that the query can run in real time.
+        variant: Another version of the flow.
     """
 
     flow: str
@@ -48,6 +52,7 @@ class Sales:
     deduplicate: bool = False
     realtime: bool = False
     window_s: int = 5
+    variant: Variant = ""
 
     @property
     def source(self) -> str:
@@ -72,6 +77,8 @@ class Sales:
             doubled.write("copies", KafkaTopic(outputs["copies"], delivery=self.delivery), key="shop")
             return flow
         copies = sales.map(_double_price, schema=SALE, name="doubled")
+        if self.variant == "one more output":
+            copies.write("more", KafkaTopic(f"{self.flow}-more", delivery=self.delivery), key="shop")
         copies.write("copies", KafkaTopic(outputs["copies"], delivery=self.delivery), key="shop")
         windows = sales.window(
             Tumbling(self.window_s), by="shop", late="side-output", name="windows"
