@@ -8,6 +8,7 @@ The connector's jars are on the JVM's class path (`spark.driver.extraClassPath`)
 `spark.jars` cannot be archived.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -31,7 +32,7 @@ records pass is called millions of times."""
 _METASPACE = "-XX:MetaspaceSize=512m"
 """A start has 200 MB of classes, and Java collects garbage at 21 MB and each time that doubles."""
 _KEEP = 3
-"""Archives of other environments that stay in the cache; each has about 200 MB."""
+"""Archives that stay in the cache, those that were used last; each has about 200 MB."""
 
 
 def driver_class_path() -> str:
@@ -54,6 +55,8 @@ def driver_options(*, short_lived: bool = False, record_to: Path | None = None) 
     archive = archive_file()
     if archive.is_file():
         require_own(archive.parent, archive)  # the JVM maps it as its own classes
+        with contextlib.suppress(OSError):
+            os.utime(archive)  # of several environments, those in use keep their archives
         # An archive that does not fit after all is ignored silently.
         options += [_quoted(f"-XX:SharedArchiveFile={archive}"), "-Xshare:auto", "-Xlog:cds*=off"]
     return options + compiler_options(short_lived)

@@ -322,6 +322,24 @@ def test_archive_is_made_whole_and_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_jars")
+def test_archive_in_use_stays_when_others_are_made() -> None:
+    """Several environments share a cache; the archive of one of them is older than all others."""
+    folder = archive_file().parent
+    folder.mkdir()
+    for age in range(1, 5):
+        (folder / f"spark-{age}.jsa").write_text("")
+        os.utime(folder / f"spark-{age}.jsa", (age, age))
+    used = make_archive(["/bin/sh", "-c", 'echo archive >"$0"'])
+    os.utime(used, (0, 0))
+    driver_options()
+    os.utime(jars("connector")[0], (1, 1))  # another environment
+
+    made = make_archive(["/bin/sh", "-c", 'echo archive >"$0"'])
+
+    assert sorted(folder.glob("*.jsa")) == sorted([made, used, folder / "spark-4.jsa"])
+
+
+@pytest.mark.usefixtures("with_jars")
 def test_failed_archive_reports_its_reason_and_leaves_no_file() -> None:
     """The message contains the last error of the failed job."""
     with pytest.raises(InstallationError, match=r"exit code 1, ValueError: no"):
