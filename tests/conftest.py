@@ -52,7 +52,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         environment={},
     )
     with session(settings, "tests", slots=_SLOTS) as started:
-        # All functions of all tests share a pool of Python workers, which takes seconds to start. Spark sets
-        # the second variable for some of them only, and so would start another pool.
-        started.sparkContext.environment |= {WORKER_POOL: "tests", "SPARK_SIMPLIFIED_TRACEBACK": "1"}
+        # All functions of all tests share a pool of Python workers, which takes seconds to start.
+        started.sparkContext.environment[WORKER_POOL] = "tests"
         yield started

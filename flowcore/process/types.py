@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Self
 
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
 from flowcore.errors import SchemaError, StateError
 
 __all__ = ["StateType"]
@@ -41,6 +38,9 @@ class StateType:
         Raises:
             SchemaError: A state cannot have this type.
         """
+        from sqlglot import exp  # noqa: PLC0415 - workers need no parser
+        from sqlglot.errors import SqlglotError  # noqa: PLC0415
+
         try:
             found = exp.DataType.build(text, dialect="spark")
         except (SqlglotError, ValueError, TypeError, AttributeError):

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from flowcore import Flow, KafkaTopic, RichFunction
 from flowcore.errors import RunError
+from flowcore.metrics.usage import process_family
 from flowcore.planner import plan_flow
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
+from flowcore.spark.context import Context
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.key_groups import WORKER_POOL
 from flowcore.spark.operators.python_chain import apply_chain
+from flowcore.spark.run.early_workers import start_workers
 from flowcore.spark.run.session import live_session
 from tests.spark.stepped_query import SteppedQuery
 
@@ -122,6 +128,16 @@ def _query(spark: SparkSession, folder: Path, function: KeyedProcessFunction) ->
     )
 
 
+def _daemons(spark: SparkSession) -> set[int]:
+    """The processes from which Spark's JVM forks workers."""
+    parents = {}
+    for each in process_family(spark.sparkContext._gateway.proc.pid):
+        with suppress(psutil.Error):  # it has ended
+            if "flowcore.spark.run.worker_daemon" in each.cmdline():
+                parents[each.pid] = each.ppid()
+    return {pid for pid, parent in parents.items() if parent not in parents}
+
+
 def _records(value: int = 1) -> list[dict[str, Any]]:
     return [{"user": user, "t": 1, "v": value} for user in "abcdefgh"]
 
@@ -142,6 +158,30 @@ def test_process_function_is_opened_once_in_a_worker(
 
     assert found == [{1}, {2}, {3}, {4}, {5}]
     assert {*map(tuple, calls.by_worker.values())} == {("open 1",)}
+
+
+def test_workers_that_start_early_run_the_first_batch(
+    spark: SparkSession, tmp_path: Path, calls: Calls
+) -> None:
+    """An exchange asks for a pool that is there already, and for no other."""
+    flow = Flow("f")
+    users = flow.read("in", KafkaTopic("in", "user STRING, v BIGINT", partitions=1))
+    users.process(Sums(calls), by="user", schema="sum BIGINT").write("out", KafkaTopic("out"))
+    stage = plan_flow(flow).live
+    assert stage is not None
+    settings = Settings.of({"state.dir": tmp_path}, environment={})
+
+    start_workers(stage.queries, Context(spark, settings, flow.name))
+    for thread in threading.enumerate():
+        if thread.name == "flowcore-workers":
+            thread.join()
+    early = _daemons(spark)
+    with _query(spark, tmp_path, Sums(calls)) as query:
+        found = _sums(query)
+
+    assert found == {1}
+    assert early
+    assert _daemons(spark) == early
 
 
 def test_edited_function_replaces_the_open_one(spark: SparkSession, tmp_path: Path, calls: Calls) -> None:

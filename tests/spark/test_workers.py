@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flowcore.spark.operators import key_groups
+from flowcore.spark.operators.key_groups import worker_pool
 
 pytestmark = pytest.mark.spark
 
@@ -45,8 +45,8 @@ def test_environment_is_replaced_while_workers_are_requested(spark: SparkSession
     context, before = spark.sparkContext, spark.sparkContext.environment
     known = dict(before)
 
-    with key_groups._environment(spark.range(1), {"OF": "one"}):
-        assert context.environment == {**known, "OF": "one"}
+    with worker_pool(spark, "one"):
+        assert context.environment == {"SPARK_SIMPLIFIED_TRACEBACK": "1", **known}
         assert before == known
 
     assert context.environment is before

@@ -63,7 +63,7 @@ from flowcore.spark.operators.sorting import prepare_sorting
 from flowcore.spark.operators.stream_joins import prepare_stream_join
 from flowcore.spark.operators.windows import prepare_window
 
-__all__ = ["run_exchange"]
+__all__ = ["name_exchange", "run_exchange"]
 
 _PASSING = (
     BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
@@ -109,7 +109,7 @@ def run_exchange(
         context.schemas[node.name] = StoredSchemas(member.keys, results)
         members.append(member)
     runtimes = tuple(_runtime(member, place) for member in members)
-    exchange = Exchange(query=f"{context.checkpoint}/{place.depth}", runtimes=runtimes)
+    exchange = Exchange(query=name_exchange(context.checkpoint, place.depth), runtimes=runtimes)
     timed = not context.query.timestamped.isdisjoint(nodes)
     passing = _passing_columns(branched, others, place, timed=timed)
     passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
@@ -146,6 +146,11 @@ def run_exchange(
         numbers=[*map(context.sources.index, nodes)] if place.later else None,
     )  # fmt: skip
     return _add_columns(members, rows, branched, others, context)
+
+
+def name_exchange(checkpoint: str, depth: int) -> str:
+    """The name of an exchange, which is that of the pool of its Python workers, too."""
+    return f"{checkpoint}/{depth}"
 
 
 def _prepare(

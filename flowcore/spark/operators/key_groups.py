@@ -7,26 +7,23 @@ Each unpacked row is in the branch of its output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from flowcore.elements import RecordAttributes
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.exchange import Exchange
-from flowcore.keyed.operator import ATTRIBUTES, CONTROL, CONTROL_ROWS
+from flowcore.keyed.operator import CONTROL, CONTROL_ROWS
 from flowcore.keyed.packed import EVERY
 from flowcore.keyed.packing import Packing
+from flowcore.keyed.unpacking import Outlet, Unpacking
 from flowcore.metrics.tally import COUNTS
-from flowcore.serializers.formats import RawFormat
-from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.frame.rows import BACKLOG, BRANCH, ELEMENT, KEY_GROUP, POSITION, SOURCE, VALUE, RowKind
 from flowcore.spark.operators.keyed_step import StepMember
 from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING, Processor
@@ -35,12 +32,11 @@ __all__ = [
     "COUNTER_ROWS",
     "MARKER_ROWS",
     "WORKER_POOL",
-    "Outlet",
     "StepRows",
-    "Unpacking",
     "run_key_groups",
     "text_by_branch",
     "unpack_step",
+    "worker_pool",
 ]
 
 
@@ -55,7 +51,6 @@ WORKER_POOL = "FLOWCORE_KEY_GROUPS"
 _environments = Lock()
 """Queries that start concurrently share the Spark context whose environment is changed."""
 _COUNTERS = "_counters"
-_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange) -> DataFrame:
@@ -68,89 +63,29 @@ def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange) -> Da
             names another pool.
     """
     packed = frame.mapInArrow(packing.run, _PACKED)
-    with _environment(frame, {WORKER_POOL: exchange.query}):
+    with worker_pool(frame.sparkSession, exchange.query):
         stepped: DataFrame = packed.groupBy("key_group").transformWithStateInPandas(
             Processor(exchange), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
         )
     return stepped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlet:
-    """The rows of one output.
+@contextmanager
+def worker_pool(spark: SparkSession, pool: str) -> Iterator[None]:
+    """Name the pool of the Python functions that are applied to frames meanwhile.
 
-    Attributes:
-        columns: The output's column for a column of the result.
-        constants: The columns of the result that are the same in all rows.
-        placed: The rows have the key group that emitted them, and their position among its rows.
+    Spark separates pools of Python workers by the environment variables they are requested with, one of which
+    it sets for functions over frames and not for operators with state.
     """
-
-    schema: pa.Schema
-    columns: Mapping[str, str]
-    constants: Mapping[str, int]
-    placed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacking:
-    """Converts packed outputs to rows.
-
-    Attributes:
-        outlets: By number of the operator, and output.
-        key_group: The column of the key group that emitted a row.
-        position: The column of a row's position among those of its key group.
-        backlog: The column that says whether a row is backlog.
-    """
-
-    outlets: Mapping[tuple[int, str], Outlet]
-    schema: pa.Schema
-    key_group: str = ""
-    position: str = ""
-    backlog: str = ""
-
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Unpack the outputs of one task."""
-        position, backlog = 0, False
-        for batch in batches:
-            for output, content, key_group, operator in zip(
-                *(column.to_pylist() for column in batch.columns), strict=True
-            ):
-                outlet = self.outlets.get((operator, output))
-                if output == ATTRIBUTES:
-                    backlog = _read_backlog(content)
-                if outlet is not None:
-                    rows = pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema)
-                    yield self.rows(outlet, rows, key_group, position, backlog=backlog)
-                    position += rows.num_rows
-
-    def rows(
-        self,
-        outlet: Outlet,
-        rows: pa.RecordBatch,
-        key_group: int = 0,
-        position: int = 0,
-        *,
-        backlog: bool = False,
-    ) -> pa.RecordBatch:
-        """The rows of one output, with the columns of all outputs."""
-        count = rows.num_rows
-        added: dict[str, Any] = {name: [value] * count for name, value in outlet.constants.items()}
-        added |= {self.backlog: [backlog] * count} if self.backlog else {}
-        if outlet.placed:
-            added[self.key_group] = [key_group] * count
-            added[self.position] = [*range(position, position + count)]
-
-        def column(field: pa.Field[Any]) -> pa.Array[Any]:
-            array: pa.Array[Any]
-            if field.name in outlet.columns:
-                array = rows.column(outlet.columns[field.name]).cast(field.type)
-            elif field.name in added:
-                array = pa.array(added[field.name], field.type)
-            else:
-                array = pa.nulls(count, field.type)
-            return array
-
-        return pa.record_batch([column(field) for field in self.schema], schema=self.schema)
+    context = spark.sparkContext
+    with _environments:
+        before = context.environment
+        # A new dict, since another thread may read the old one.
+        context.environment = {WORKER_POOL: pool, "SPARK_SIMPLIFIED_TRACEBACK": "1", **before}
+        try:
+            yield
+        finally:
+            context.environment = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,25 +187,6 @@ class _Outlets:
         self.add(place, COUNTERS, COUNTER_ROWS, {"counters": _COUNTERS}, RowKind.COUNTERS)
         if self._numbers is not None:
             self.add(place, CONTROL, CONTROL_ROWS, {"element": ELEMENT}, RowKind.CONTROL)
-
-
-def _read_backlog(content: bytes) -> bool:
-    rows = pa.ipc.read_record_batch(pa.py_buffer(content), CONTROL_ROWS)
-    element = _ELEMENTS.decode(rows.column("element")[0].as_py())
-    return isinstance(element, RecordAttributes) and element.backlog
-
-
-@contextmanager
-def _environment(frame: DataFrame, variables: Mapping[str, str]) -> Iterator[None]:
-    """Spark separates pools of Python workers by the environment variables they are requested with."""
-    context = frame.sparkSession.sparkContext
-    with _environments:
-        before = context.environment
-        context.environment = {**variables, **before}  # a new dict, since another thread may read the old one
-        try:
-            yield
-        finally:
-            context.environment = before
 
 
 def _observe_counters(name: str, frame: DataFrame) -> DataFrame:

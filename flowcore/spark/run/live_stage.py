@@ -34,6 +34,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
 from flowcore.spark.run.counted_bad_records import CountedBadRecords
+from flowcore.spark.run.early_workers import start_workers
 from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.limit_watch import LimitWatch
 from flowcore.spark.run.live_topics import prepare_topics, skip_lost_markers, track_latency
@@ -153,6 +154,7 @@ class LiveRun:
         self._leases.renew()
         self._closing.enter_context(self._fence)
         require_checkpoints_fit(self.plan, self.context.settings)
+        start_workers(self.stage.queries, self.context)
         for query in self.stage.queries:
             settle_repartition(self._checkpoint(query))
         self._closing.enter_context(self._results)

@@ -3,6 +3,9 @@
 A worker of Spark's own daemon imports pandas, Arrow and flowcore itself, which takes more than a second of
 processor time and delays each task of a query's first batch. A worker forked from this daemon has them, in
 memory that all workers share. It is Spark's ``spark.python.daemon.module``.
+
+Each query with state has a daemon of its own, so it must start soon: what runs in workers imports neither the
+API, nor SQL parsers, nor Kafka clients.
 """
 
 import gc
@@ -12,14 +15,15 @@ import pyarrow.compute as pc
 from pyspark import daemon, worker
 
 from flowcore import chains
+from flowcore.keyed import exchange, packing, unpacking
 from flowcore.process import keyed as processes
-from flowcore.spark.operators import key_groups
+from flowcore.spark.operators import processor
 from flowcore.windows import keyed as records
 from flowcore.windows.columnar import keyed as columnar
 
 __all__ = ["IMPORTED"]
 
-IMPORTED = (pd, pc, worker, chains, columnar, processes, records, key_groups)
+IMPORTED = (pd, pc, worker, chains, columnar, exchange, packing, processes, processor, records, unpacking)
 """The modules that a forked worker has."""
 
 if __name__ == "__main__":
