@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,13 @@ def state(flow: str, settings: Settings, key: str | None, *, as_json: bool) -> N
 
 
 def _state_by_key(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any]]:
+    checkpoints = [each for each in checkpoints if (each / "state").is_dir()]
+    if not checkpoints:
+        return
     from flowcore.spark.run.inspection import KeyGroupState, read_state  # noqa: PLC0415 - Spark is slow to import
     from flowcore.spark.run.session import live_session, session  # noqa: PLC0415
 
-    with session(settings, "state") as spark:
+    with session(replace(settings, short_lived=True), "state") as spark:
         live = live_session(spark, settings)
         for checkpoint in checkpoints:
             for each in read_state(live, checkpoint):

@@ -25,6 +25,8 @@ __all__ = [
     "read_state", "read_stored_groups",
 ]  # fmt: skip
 
+_TOGETHER_BYTES = 64 << 20
+"""The driver holds the segments of so many key groups at once."""
 StoredBytes = tuple[bytes, Mapping[tuple[str, int], bytes]]
 """The manifests of a key group, and its segments by operator and number."""
 
@@ -152,13 +154,38 @@ def _key_groups(spark: SparkSession, checkpoint: Path, operator: int) -> Iterato
 
 
 def _stored_groups(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tuple[int, StoredBytes]]:
+    """The stored bytes of each key group. One job reads several small ones; a large one is read alone."""
     manifests = _read(spark, checkpoint, operator, stateVarName=MANIFESTS)
     segments = _read(spark, checkpoint, operator, stateVarName=SEGMENTS)
-    for row in manifests.selectExpr("key.*", "value.content AS manifests").orderBy("key_group").collect():
-        mine = segments.where(f"key.key_group = {row.key_group}")
-        found = mine.selectExpr("user_map_key.*", "user_map_value.content").collect()
-        content = {(each.operator, each.number): bytes(each.content) for each in found}
-        yield row.key_group, (bytes(row.manifests), content)
+    rows = manifests.selectExpr("key.key_group", "value.content AS manifests").collect()
+    known = {row.key_group: bytes(row.manifests) for row in rows}
+    for groups in _read_together({group: _size_bytes(known[group]) for group in sorted(known)}):
+        found: dict[int, dict[tuple[str, int], bytes]] = {group: {} for group in groups}
+        mine = segments.where(f"key.key_group IN ({', '.join(map(str, groups))})")
+        for each in mine.selectExpr("key.key_group", "user_map_key.*", "user_map_value.content").collect():
+            found[each.key_group][each.operator, each.number] = bytes(each.content)
+        for group in groups:
+            yield group, (known[group], found.pop(group))
+
+
+def _size_bytes(manifests: bytes) -> int:
+    """The bytes of a key group's segments."""
+    found = map(StateManifest.read, read_manifests(manifests).values())
+    return sum(each.snapshot_bytes + each.delta_bytes for each in found)
+
+
+def _read_together(sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """The key groups in their order, as many at once as have `_TOGETHER_BYTES`, and at least one."""
+    together: list[int] = []
+    total = 0
+    for group, size in sizes.items():
+        if together and total + size > _TOGETHER_BYTES:
+            yield together
+            together, total = [], 0
+        together.append(group)
+        total += size
+    if together:
+        yield together
 
 
 def _native(spark: SparkSession, checkpoint: Path, operator: Any) -> Iterator[NativeState]:
