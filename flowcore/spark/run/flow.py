@@ -24,6 +24,7 @@ from flowcore.spark.run.lost_records import skip_lost_records
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.session import session
 from flowcore.spark.run.task_slots import slots_needed
+from flowcore.spark.topics.sources import require_files
 
 __all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan"]
 
@@ -91,8 +92,11 @@ def run_flow(
 
 @contextmanager
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
-    """Check checkpoints, topics and schemas, then open a session with the task slots that a plan needs."""
+    """Check checkpoints, files, topics and schemas, then open a session with the task slots of a plan."""
     require_checkpoints_fit(plan, settings)
+    for stage in plan.bounded:
+        if not stage.after:  # another stage may write what this one reads
+            require_files(stage.sources, settings)
     partitions = prepare_topics(plan, settings)
     schemas = require_schemas(plan, settings)
     if listener is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,15 @@ from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.offsets import offset_range, offsets_json, start_offsets
 
-__all__ = ["BoundedInput", "columns_ddl", "read_bounded", "read_files", "read_stream", "source_version"]
+__all__ = [
+    "BoundedInput",
+    "columns_ddl",
+    "read_bounded",
+    "read_files",
+    "read_stream",
+    "require_files",
+    "source_version",
+]
 
 
 _ATTEMPTS = 3
@@ -186,16 +195,31 @@ def columns_ddl(node: Read) -> str:
     return ", ".join(f"`{column.name}` {column.type}" for column in node.schema.columns)
 
 
-def _files_version(name: str, path: str) -> str:
-    if "://" in path:
-        return ""
-    root = Path(path)
-    if not root.exists():
+def require_files(nodes: Iterable[Read], settings: Settings) -> None:
+    """Require that the files of sources on this machine are there.
+
+    Raises:
+        RunError: A source does not exist.
+    """
+    for node in nodes:
+        if isinstance(node.source, (Csv, Json, Parquet)):
+            _require_path(node.name, path_of(node.source.path, settings))
+
+
+def _require_path(name: str, path: str) -> None:
+    if "://" not in path and not Path(path).exists():
         msg = (
             f"source {name!r}: {path} does not exist: there is nothing to read; correct the path, or set "
             "data.dir, the folder that relative paths start from"
         )
         raise RunError(msg)
+
+
+def _files_version(name: str, path: str) -> str:
+    if "://" in path:
+        return ""
+    _require_path(name, path)
+    root = Path(path)
     files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
     digest = hashlib.sha256()
     for file in files:
