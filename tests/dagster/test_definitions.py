@@ -25,6 +25,7 @@ from flowcore.kafka.broker import free_port
 from flowcore.kafka.security import Security
 from flowcore.settings import Settings
 from pipelines.definitions import defs
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.dagster
 
@@ -44,7 +45,7 @@ print(SparkContext._gateway, children)
 def test_definitions_load_without_a_jvm() -> None:
     """A fresh interpreter that loads everything has no gateway to Java and no child process."""
     run = subprocess.run(
-        [sys.executable, "-c", LOAD], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", LOAD], capture_output=True, text=True, check=True, timeout=LONGEST_S
     )
 
     assert run.stdout.split("\n")[-2:] == ["None []", ""]

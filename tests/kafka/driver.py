@@ -15,6 +15,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
+from tests.waiting import LONGEST_S
 
 if TYPE_CHECKING:
     from flowcore.planner.plan import Plan
@@ -103,7 +104,7 @@ def run_to_failpoint(drive: Callable[..., object], live: Live, *arguments: str, 
     command = _command(drive, live, arguments)
     environment = {**os.environ, failpoints.VARIABLE: failpoint}
     found = subprocess.run(
-        command, env=environment, start_new_session=True, timeout=120, capture_output=True, check=False
+        command, env=environment, start_new_session=True, timeout=LONGEST_S, capture_output=True, check=False
     )
     assert f"fail-point {failpoint}".encode() in found.stderr, found.stderr[-2000:]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from tests.kafka.committed_reader import CommittedReader
 from tests.kafka.driver import driver_settings, run_to_failpoint
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -181,8 +181,5 @@ def test_flow_whose_state_is_gone_does_not_write_again(live: Live) -> None:
 
 
 def _wait_for_a_dead_letter(run: LiveRun) -> None:
-    deadline = time.monotonic() + 300
-    while (found := run.progress()[0].dead_letters) == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert found == 1
+    run_until(run, lambda: run.progress()[0].dead_letters)
+    assert run.progress()[0].dead_letters == 1

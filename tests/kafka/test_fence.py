@@ -14,6 +14,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic
 from flowcore.spark.checkpoint.lease import STALE_S
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.kafka
 
@@ -63,7 +64,7 @@ def test_stopped_driver_emits_nothing_after_its_leases_are_stale(live: Live) -> 
                     time.sleep(0.3)
                 seen.append(len(live.records(out)))
             os.kill(driver.pid, signal.SIGCONT)
-            _, error = driver.communicate(timeout=120)
+            _, error = driver.communicate(timeout=LONGEST_S)
         finally:
             with suppress(ProcessLookupError):  # all have ended
                 os.killpg(driver.pid, signal.SIGKILL)

@@ -27,7 +27,7 @@ from flowcore.kafka.markers import MarkerSource, ensure_companion
 from flowcore.kafka.topics import end_offsets, ensure_topics, partition_counts
 from flowcore.latency import OTHER, LatencySummary
 from flowcore.serializers.events import LatencyMarkerEventSerializer
-from tests.waiting import wait_until
+from tests.waiting import LONGEST_S, wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -315,7 +315,7 @@ def test_latency_command_prints_one_object(
 ) -> None:
     """The object names flow, source and sink, although the flow runs in another process."""
     with passing(servers, "sales", "copies"), MarkerSource(servers, "sales", "shop/sales", INTERVAL):
-        output, errors = command("--seconds", "3", "--json").communicate(timeout=120)
+        output, errors = command("--seconds", "3", "--json").communicate(timeout=LONGEST_S)
 
     found = json.loads(output)
     assert (found["flow"], found["bad_events"], errors) == ("shop", 0, "")
@@ -339,7 +339,7 @@ def test_latency_command_ends_with_ctrl_c(
         assert program.stdout
         first, second = program.stdout.readline(), program.stdout.readline()
         os.killpg(program.pid, signal.SIGINT)
-        rest, errors = program.communicate(timeout=120)
+        rest, errors = program.communicate(timeout=LONGEST_S)
 
     assert first.startswith("\\x1b[2J[bold] -> shop/copied: ")
     assert re.match(r"shop/sales -> shop/copied: \d+ markers in the last minute, p50 \d+\.\d ms, p90", second)
@@ -361,7 +361,7 @@ def test_latency_command_reports_why_there_are_no_markers(
 ) -> None:
     """The error is one line without a traceback, and the exit code is 1."""
     program = command("--seconds", "2", broker=servers if is_there else "127.0.0.1:1")
-    output, errors = program.communicate(timeout=120)
+    output, errors = program.communicate(timeout=LONGEST_S)
 
     assert (output, program.returncode) == ("", 1)
     assert errors.startswith("error: ")

@@ -18,6 +18,7 @@ from flowcore import Csv, Flow, Json, KafkaTopic, Parquet
 from flowcore.errors import ResultError, RunError
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.spark
 
@@ -278,7 +279,7 @@ def test_session_stops_its_jvm(tmp_path: Path) -> None:
     """At the session's end its Java process is gone; the next session starts a new one."""
     done = subprocess.run(
         [sys.executable, "-c", ALIVE], env={**os.environ, "STATE": str(tmp_path)},
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True, timeout=LONGEST_S,
     )  # fmt: skip
 
     assert json.loads(done.stdout.splitlines()[-1]) == [{"count": 3, "during": 1, "after": 0}] * 2

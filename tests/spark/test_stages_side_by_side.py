@@ -22,6 +22,7 @@ from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
 from flowcore.spark.run.bounded_stages import StageProgress, StageState, run_concurrently
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.spark
 
@@ -231,7 +232,7 @@ def test_command_prints_each_stage_and_its_states(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [*command, "--set", "execution.short-lived=true"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

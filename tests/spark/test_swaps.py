@@ -20,6 +20,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import StageFolder, results_of
 from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.spark
 
@@ -78,7 +79,7 @@ def test_sinks_are_swapped_together_whenever_a_run_is_killed(
     _source(tmp_path, 1, 2)
     (tmp_path / "three.py").write_text(FLOW)
     command = [sys.executable, "-c", KILLED, str(tmp_path), str(move)]
-    killed = subprocess.run(command, check=False, timeout=120, start_new_session=True, env=os.environ)
+    killed = subprocess.run(command, check=False, timeout=LONGEST_S, start_new_session=True, env=os.environ)
     assert killed.returncode == -signal.SIGKILL
     hidden = {path.name for path in tmp_path.iterdir() if path.name.startswith(".")}
     assert hidden
