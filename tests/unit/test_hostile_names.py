@@ -122,7 +122,7 @@ def _written(console: Console) -> str:
 def of_run(name: str) -> str:
     """What `flowcore run` says of its plan, of a stage, and of a failure."""
     console = _console()
-    terminal = run._Terminal(console)
+    terminal = run.Terminal(console)
     manifest = Manifest(
         flow=name, stage=name, version=name, created_ms=0, duration_ms=0, fingerprint="", sources={},
         tables={name: Table(rows=3, schema=(), digest="", files=())}, rejected={name: 2},
