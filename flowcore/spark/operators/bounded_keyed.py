@@ -25,7 +25,6 @@ from flowcore.chains import DownstreamChain
 from flowcore.keyed.bounded import run_on_bounded
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.keyed.unpacking import Outlet, Unpacking
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import side_output_name
 from flowcore.spark.frame.sql import displayable_timestamp, literal, quote, struct
@@ -33,6 +32,7 @@ from flowcore.spark.operators.deduplication import make_deduplication
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP
 from flowcore.spark.operators.keys import canonical_key, key_group_text
 from flowcore.spark.operators.python_chain import ChainOutlet, arrow_schema, spark_types
+from flowcore.spark.operators.unpacking import Outlet, Unpacking
 from flowcore.spark.operators.windows import make_window_operator, window_texts
 from flowcore.windows import SlidingWindows, TumblingWindows
 

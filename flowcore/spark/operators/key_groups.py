@@ -22,11 +22,11 @@ from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS
 from flowcore.keyed.packed import EVERY
 from flowcore.keyed.packing import Packing
-from flowcore.keyed.unpacking import Outlet, Unpacking
 from flowcore.metrics.tally import COUNTS
 from flowcore.spark.frame.rows import BACKLOG, BRANCH, ELEMENT, KEY_GROUP, POSITION, SOURCE, VALUE, RowKind
 from flowcore.spark.operators.keyed_step import StepMember
 from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING, Processor
+from flowcore.spark.operators.unpacking import Outlet, Unpacking
 
 __all__ = [
     "COUNTER_ROWS",

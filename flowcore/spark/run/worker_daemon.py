@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from pyspark import daemon, worker
 
 from flowcore import chains
-from flowcore.keyed import exchange, packing, unpacking
+from flowcore.keyed import exchange, packing
 from flowcore.process import keyed as processes
-from flowcore.spark.operators import processor
+from flowcore.spark.operators import processor, unpacking
 from flowcore.windows import keyed as records
 from flowcore.windows.columnar import keyed as columnar
 
