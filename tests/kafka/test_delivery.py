@@ -11,6 +11,7 @@ import pytest
 
 from flowcore import Flow, Json, KafkaTopic, Parquet
 from flowcore.errors import BrokerError, FlowcoreError, PlanError, RunError, StateError
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.kafka
 
@@ -172,7 +173,7 @@ def test_failing_query_reports_its_reason_and_stops_the_others(live: Live) -> No
     source.aggregate(by="name", total="sum(if(id = 0, raise_error('zero'), id))").write("sums", sums)
 
     with pytest.raises(RunError, match=r"query 'sums' of flow 'f' failed: .*zero") as caught:
-        live.run(flow, None, lambda run: run.wait(60))
+        live.run(flow, None, lambda run: run.wait(LONGEST_S))
 
     assert "\n" not in str(caught.value)
     assert "===" not in str(caught.value)
