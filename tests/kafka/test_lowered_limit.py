@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from flowcore import Flow
 from flowcore.errors import LoweredLimitError
-from flowcore.spark.run import live_stage
-from flowcore.spark.run.limit_watch import LimitWatch
+from flowcore.spark.run import limit_watch
 from tests.kafka.conftest import Live
 from tests.waiting import run_until
 
@@ -29,7 +27,7 @@ def _limit(live: Live, topic: str, largest: int) -> None:
 
 def test_run_ends_when_a_topic_takes_smaller_messages(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """A higher limit changes nothing. The next run writes all records by the new limit."""
-    monkeypatch.setattr(live_stage, "LimitWatch", partial(LimitWatch, interval_s=0.2))
+    monkeypatch.setattr(limit_watch, "_INTERVAL_S", 0.2)
     bids, out = live.topic("bids", schema="id BIGINT NOT NULL"), live.topic("out")
     flow = Flow("lowered")
     flow.read("bids", bids).where("id >= 0").write("out", out)
