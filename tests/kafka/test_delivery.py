@@ -173,7 +173,7 @@ def test_failing_query_reports_its_reason_and_stops_the_others(live: Live) -> No
     source.aggregate(by="name", total="sum(if(id = 0, raise_error('zero'), id))").write("sums", sums)
 
     with pytest.raises(RunError, match=r"query 'sums' of flow 'f' failed: .*zero") as caught:
-        live.run(flow, None, lambda run: run.wait(LONGEST_S))
+        live.run(flow, "micro-batch", lambda run: run.wait(LONGEST_S))
 
     assert "\n" not in str(caught.value)
     assert "===" not in str(caught.value)
