@@ -4,8 +4,8 @@ A worker of Spark's own daemon imports pandas, Arrow and flowcore itself, which 
 processor time and delays each task of a query's first batch. A worker forked from this daemon has them, in
 memory that all workers share. It is Spark's ``spark.python.daemon.module``.
 
-Each query with state has a daemon of its own, so it must start soon: what runs in workers imports neither the
-API, nor SQL parsers, nor Kafka clients.
+Each exchange of a query has a daemon of its own, so it must start soon: what runs in workers imports neither
+the API, nor SQL parsers, nor Kafka clients.
 """
 
 import gc
