@@ -31,7 +31,7 @@ from flowcore.kafka.topics import wait_until_ready
 __all__ = ["EmbeddedBroker", "free_port"]
 
 _HOST = "127.0.0.1"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 20.0
 
 _PROPERTIES = """\
