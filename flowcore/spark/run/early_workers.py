@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import Thread
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
@@ -47,5 +44,5 @@ def _start(pools: Sequence[str | None], context: Context) -> None:
             with worker_pool(spark, pool) if pool else nullcontext():
                 frame = spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id BIGINT")
             frame.collect()
-    except (Py4JError, PySparkException, OSError):  # it only saves time, and the run may have ended
+    except Exception:  # noqa: BLE001 - it only saves time, and PySpark raises anything if the run has ended
         _log.debug("workers could not be started early", exc_info=True)
