@@ -163,7 +163,8 @@ def test_fail_names_the_record(live: Live, capfd: pytest.CaptureFixture[str]) ->
     assert "\tat " not in capfd.readouterr().err
 
 
-def test_failing_query_reports_its_reason_and_stops_the_others(live: Live) -> None:
+@pytest.mark.parametrize("mode", ["realtime", "micro-batch"])
+def test_failing_query_reports_its_reason_and_stops_the_others(live: Live, mode: Any) -> None:
     """An error in one query ends the run with a one-line message."""
     bids, out, sums = live.topic("bids", schema=BID), live.topic("out"), live.topic("sums")
     live.send(bids, {"id": 0})
@@ -173,7 +174,7 @@ def test_failing_query_reports_its_reason_and_stops_the_others(live: Live) -> No
     source.aggregate(by="name", total="sum(if(id = 0, raise_error('zero'), id))").write("sums", sums)
 
     with pytest.raises(RunError, match=r"query 'sums' of flow 'f' failed: .*zero") as caught:
-        live.run(flow, "micro-batch", lambda run: run.wait(LONGEST_S))
+        live.run(flow, mode, lambda run: run.wait(LONGEST_S))
 
     assert "\n" not in str(caught.value)
     assert "===" not in str(caught.value)

@@ -41,7 +41,7 @@ from flowcore.spark.errors import find_outage, translate_run_errors
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.live_topics import prepare_ledger
-from flowcore.spark.run.spark_query import end_after_batch, has_ended
+from flowcore.spark.run.spark_query import end_after_batch, find_failure, has_ended
 from flowcore.spark.run.wall_clock import WallClock
 from flowcore.spark.topics.dead_letter_sink import DeadLetterSink
 from flowcore.spark.topics.histories import histories_pending, prepare_history
@@ -153,6 +153,7 @@ class RunningQuery:
         self._sink = self._transactional_sink(identity)
         self._dead_letters = self._dead_letter_sink(counted) if counted else None
         self._closing = ExitStack()
+        self._failure: Exception | None = None
         self._outage: OutageError | None = None
         self.ending = False
         self._clock = WallClock()
@@ -187,9 +188,10 @@ class RunningQuery:
     def error(self) -> Exception | None:
         """The error with which it ended, if it failed."""
         refused = self._sink.error if self._sink else None
-        failed = self.running.exception()
-        written = self._dead_letters.error if failed and self._dead_letters else None
-        return refused or written or failed
+        if self._failure is None:
+            self._failure = find_failure(self.running, self._context.spark)
+        written = self._dead_letters.error if self._failure and self._dead_letters else None
+        return refused or written or self._failure
 
     @property
     def outage(self) -> OutageError | None:
