@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowcore import Flow, Json, Parquet
+from flowcore.errors import PlanError
 
 pytestmark = pytest.mark.kafka
 
@@ -91,6 +92,29 @@ def test_live_join_with_repeated_keys_gives_distinct_ids(live: Live, tmp_path: P
     assert ids[0][3, None] == f"first/out:{topic}:0:4:0"
     assert ids[0][2, "Basel"] == f"first/out:{topic}:0:2:0"
     assert ids[0][2, "Brig"] == f"first/out:{topic}:0:2:0.shops-1"
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_rows_that_replace_others_refuse_a_table_with_repeated_keys(
+    how: Any, live: Live, tmp_path: Path
+) -> None:
+    """The two partners of a row would replace each other. Rows whose key no column says are not refused."""
+    _shops(tmp_path)
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 1, "shop": "b"})
+
+    def flow(*columns: str) -> Flow:
+        flow = Flow("f")
+        shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, rank BIGINT"))
+        latest = flow.read("bids", bids).latest(by="id", name="latest").select(*columns)
+        latest.join(shops, on="shop", how=how, name="joined").write("out", out, key="shop")
+        return flow
+
+    with pytest.raises(PlanError, match=r"'joined': several rows of 'shops' have the same shop.*'latest'"):
+        live.run(flow("id", "shop"))
+    live.run(flow("shop"))
+
+    assert sorted(record.json["city"] for record in live.records(out)) == ["Basel", "Brig"]
 
 
 def test_live_joins_in_a_row_give_distinct_ids(live: Live, tmp_path: Path) -> None:

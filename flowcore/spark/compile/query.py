@@ -39,6 +39,7 @@ from flowcore.api.operators import (
     WithHistory,
     Write,
 )
+from flowcore.api.updating_rows import find_replacing
 from flowcore.errors import PlanError
 from flowcore.keyed.content import StoredSchemas
 from flowcore.planner.model import Chain, LiveQuery
@@ -217,6 +218,7 @@ class _Compiler:
                 return branched, branch
             case Join():
                 result = self.joined.frames[node.inputs[1]]
+                _require_single_partner(node, result)
                 own = {column.lower() for column in node.inputs[0].columns}
                 if node.how == "left" and RECORD_ORDINAL not in result.columns and self.used[node] <= own:
                     return branched, branch  # at most one partner for each record, and no column is read
@@ -304,6 +306,23 @@ class _Compiler:
             own = [(each, sink, topics[sink]) for owner, each, sink in ends if owner is branched]
             outputs.append(outgoing.messages(branched, own))
         return reduce(lambda united, frame: united.unionByName(frame, allowMissingColumns=True), outputs)
+
+
+def _require_single_partner(node: Join, result: DataFrame) -> None:
+    """Refuse a table whose keys repeat if rows replace earlier ones by key: partners of one have its key."""
+    rows, table = node.inputs
+    replacing = find_replacing(rows)
+    repeats = RECORD_ORDINAL in result.columns and node.how in ("inner", "left")
+    if not repeats or replacing is None or node.key is None:
+        return
+    key, on = ", ".join(node.key), ", ".join(right for _, right in node.on)
+    msg = (
+        f"operator {node.name!r}: several rows of {table.name!r} have the same {on}, and rows of "
+        f"{replacing.name!r} replace earlier ones by {key}: the partners of one row would replace each "
+        f"other; give {table.name!r} one row for each {on}, for instance by an aggregate, or join the "
+        f"table before {replacing.name!r}"
+    )
+    raise PlanError(msg)
 
 
 def _has_ordinals(query: LiveQuery, joined: Joined) -> bool:
