@@ -65,8 +65,9 @@ class Replaced:
 
 def find_replacing(node: Operator) -> Operator | None:
     """The operator upstream whose later rows replace its earlier ones; None if the rows are final."""
-    if isinstance(node, _PASSING) and (found := find_replacing(_find_sender(node))):
-        return found
+    if isinstance(node, _PASSING):
+        for found in filter(None, map(find_replacing, _find_senders(node))):
+            return found
     if isinstance(node, Window) and node.fires_again:
         return node
     if isinstance(node, Read) and node.written_by is not None and find_replacing(node.written_by.inputs[0]):
@@ -197,11 +198,10 @@ def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:
     way = []
     while node is not upstream:
         way.append(node)
-        node = _find_sender(node)
+        node = next(filter(find_replacing, _find_senders(node)))
     return way
 
 
-def _find_sender(node: Operator) -> Operator:
-    """The input of which an operator passes rows on; of a union one that has rows that replace others."""
-    inputs = node.inputs if isinstance(node, Union) else node.inputs[:1]
-    return next(filter(find_replacing, inputs), inputs[0])
+def _find_senders(node: Operator) -> Sequence[Operator]:
+    """The inputs of which an operator passes rows on."""
+    return node.inputs if isinstance(node, Union) else node.inputs[:1]

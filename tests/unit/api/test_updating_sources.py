@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling
+from flowcore.api import updating_rows
+from flowcore.api.operators import Operator
 from flowcore.api.updating_rows import decide_changes
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner.rules.fingerprint import fingerprint_operators
@@ -152,3 +154,22 @@ def test_what_cannot_take_rows_of_a_source_back_is_refused(
 def test_what_a_tombstone_cannot_have_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"updating_by=.* of topic 'shops'.*{message}"):
         shops(Flow("f"), **options)
+
+
+def test_unions_of_unions_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that unites many topics one after the other is declared and planned at once."""
+    flow = Flow("f")
+    united = live(flow)
+    for number in range(12):
+        united = united.union(flow.read(f"more_{number}", KafkaTopic(f"more_{number}", SHOPS)))
+    visited = []
+    find = updating_rows.find_replacing
+
+    def count(node: Operator) -> Operator | None:
+        visited.append(node)
+        return find(node)
+
+    monkeypatch.setattr(updating_rows, "find_replacing", count)
+
+    assert count(united.operator) is None
+    assert len(visited) == len({*visited})
