@@ -6,6 +6,7 @@ The first session of a process starts the JVM, which keeps the options of its st
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -206,6 +207,9 @@ def stop_session(spark: SparkSession) -> None:
         with suppress(Py4JError, ConnectionError, PySparkException):
             for query in spark.streams.active:
                 query.stop()
+        # Also then: PySpark would give the next session of this process the one that has ended.
+        with suppress(Py4JError, ConnectionError, PySparkException), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
             spark.stop()
     finally:
         gateway.shutdown()

@@ -139,6 +139,11 @@ def test_what_sparks_worker_for_state_prints_is_not_shown(module: str, shown: st
 class _EndingSession:
     """A session whose JVM got the same SIGTERM: its context has ended, and the JVM still answers."""
 
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
     @property
     def streams(self) -> object:
         java = SimpleNamespace(_target_id="o1", _gateway_client=None)
@@ -147,14 +152,16 @@ class _EndingSession:
 
 
 def test_session_whose_jvm_is_ending_too_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A supervisor's SIGTERM for the whole process group is a stop, not an error of the run."""
+    """A supervisor's SIGTERM for the whole process group is a stop, and the next session is a new one."""
     ended: list[str] = []
     gateway = SimpleNamespace(shutdown=lambda: ended.append("gateway"), proc=None)
     monkeypatch.setattr(SparkContext, "_gateway", gateway)
     monkeypatch.setattr(SparkContext, "_jvm", object())
 
-    stop_session(_EndingSession())  # type: ignore[arg-type]
+    ending = _EndingSession()
+    stop_session(ending)  # type: ignore[arg-type]
 
+    assert ending.stopped
     assert ended == ["gateway"]
     assert SparkContext._gateway is SparkContext._jvm is None
 
