@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import Thread
 
+from pyspark.sql import DataFrame, SparkSession
+
 from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
@@ -25,7 +27,9 @@ def start_workers(queries: Sequence[LiveQuery], context: Context) -> None:
     """Begin to start the pools that these queries will ask for; does not wait for them."""
     pools = _find_pools(queries, context)
     if pools and (context.spark.sparkContext.master or "").startswith("local"):
-        Thread(target=_start, args=(pools, context), name="flowcore-workers", daemon=True).start()
+        # Only jobs run in the thread: functions of a frame that is made meanwhile would get a pool's name.
+        frames = [_prepare(pool, context.spark) for pool in pools]
+        Thread(target=_start, args=(frames,), name="flowcore-workers", daemon=True).start()
 
 
 def _find_pools(queries: Sequence[LiveQuery], context: Context) -> list[str | None]:
@@ -37,12 +41,14 @@ def _find_pools(queries: Sequence[LiveQuery], context: Context) -> list[str | No
     return [None, *found] if found or any(query.chains for query in queries) else []
 
 
-def _start(pools: Sequence[str | None], context: Context) -> None:
-    spark = context.spark
+def _prepare(pool: str | None, spark: SparkSession) -> DataFrame:
+    with worker_pool(spark, pool) if pool else nullcontext():
+        return spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id BIGINT")
+
+
+def _start(frames: Sequence[DataFrame]) -> None:
     try:
-        for pool in pools:
-            with worker_pool(spark, pool) if pool else nullcontext():
-                frame = spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id BIGINT")
+        for frame in frames:
             frame.collect()
     except Exception:  # noqa: BLE001 - it only saves time, and PySpark raises anything if the run has ended
         _log.debug("workers could not be started early", exc_info=True)
