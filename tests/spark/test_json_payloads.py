@@ -130,7 +130,7 @@ def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
             python.decode(text.encode())
 
 
-DECIMALS = "p DECIMAL(10,2), q ARRAY<DECIMAL(10,2)>, s STRING"
+DECIMALS = "p DECIMAL(10,2), q ARRAY<DECIMAL(10,2)>, s STRING, t STRUCT<d: DECIMAL(10,2), s: STRING>"
 EXACT: dict[str, Decimal | None] = {
     '{"p":12.34}': Decimal("12.34"),
     '{"p":"12.34"}': Decimal("12.34"),
@@ -142,9 +142,14 @@ EXACT: dict[str, Decimal | None] = {
     '{"p":1.5e3,"q":["\u0663"],"s":"\\u0031 \u0663"}': Decimal("1500.00"),
     '{"p":"12.34","s":"' + "5" * 2_000 + '"}': Decimal("12.34"),
     '{"s":"1e99999999"}': None,
+    '{"p":1,"t":{"d":1.5,"s":"a3e123456789"}}': Decimal("1.00"),
+    '{"p":1,"t":{"d":"2.5","s":"\\u0031 0.0"}}': Decimal("1.00"),
+    '{"p":1,"t":{"d":2.5,"s":"0.0"},"s":"\\u0031"}': Decimal("1.00"),
+    '{"p":1,"t":{"d":2.5,"s":"' + "a3e123456" * 2_000 + '\\\\"}}': Decimal("1.00"),
 }
 HOSTILE = [
     '{"p":%s}', '{"p":"%s"}', '{"p":-%s}', '{"p":1,"p":%s}', '{"p":%s,"p":1}', '[{"p":1},{"p":%s}]',
+    '{"t":{"d":%s,"s":"x"}}', '{"t":{"s":"\\"","d":%s}}', '{"t":{"s":"x","d":"%s"}}',
     '{"q":[1,%s]}', '{"q":["%s"]}', '{"q":[1],"q":[%s]}', '{"p":1,"q":[0,%s],"s":"x"}',
 ]  # fmt: skip
 TOO_LONG = ["1e999999999", "1.0E-999999999", "1e+999999999"]

@@ -14,7 +14,7 @@ from flowcore.api.schema import Column
 from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics.formats.sql_format import misfit_text
 
-__all__ = ["LONGEST_NUMBER", "is_decimal", "too_long_numbers", "unless_too_long"]
+__all__ = ["LONGEST_NUMBER", "OTHER_TEXT", "is_decimal", "too_long_numbers", "unless_too_long"]
 
 LONGEST_NUMBER = 1000
 """Most characters of a number, as for Spark's reader; reading a text of a million digits takes minutes."""
@@ -23,8 +23,13 @@ LONGEST_NUMBER = 1000
 _LONG = r"[\p{Nd}.,][eE][-+,]*[\p{Nd},]{5}|(?<![\p{Nd}.,])[\p{Nd}.,]{%d}" % (LONGEST_NUMBER + 1)  # noqa: UP031
 _MAY_BE_LONG = rf"{_LONG}|\\u"  # an escape may stand for any character
 _SHORT = r"[-+]?[\p{Nd}.,]{1,%d}([eE][-+]?\p{Nd}{1,4})?" % LONGEST_NUMBER  # noqa: UP031
-_OUT_OF_RANGE = r"Infinity|(?<![0-9.])0[.]0(?![0-9])"
+_OUT_OF_RANGE = r'Infinity|(?<![0-9."])0[.]0(?![0-9"])'
 """A DOUBLE that has lost its exponent, as VARIANT shows it; it shows 0 without an exponent as ``0``."""
+# Possessive, since Java's recursion for each character of a long text would overflow its stack.
+_TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+OTHER_TEXT = rf'{_TEXT}:|"([\p{{Nd}}.,eE+-]*+|-?Infinity)"|{_TEXT}'
+"""Texts within the JSON of an array, a map or a struct; the group is one that Spark may read as a number."""
+_NUMBER_TEXT = '"$1"'
 
 
 def is_decimal(column: Column) -> bool:
@@ -55,7 +60,9 @@ def too_long_numbers(columns: Sequence[Column], text: str) -> list[tuple[str, st
         shown = f"CAST({value} AS STRING)"
         is_text = f"schema_of_variant({value}) = 'STRING'"
         long_text = f"{shown} NOT RLIKE {literal(f'^{_SHORT}$')}"
-        long_number = f"{shown} RLIKE {literal(f'{_LONG}|{_OUT_OF_RANGE}')}"
+        # Names and other texts beside a DECIMAL may look like a long number, as digests and ids do.
+        numbers = f"regexp_replace({shown}, {literal(OTHER_TEXT)}, {literal(_NUMBER_TEXT)})"
+        long_number = f"{numbers} RLIKE {literal(f'{_LONG}|{_OUT_OF_RANGE}')}"
         is_long = f"CASE WHEN {is_text} THEN {long_text} ELSE {long_number} END"
         found.append((f"({may_be} AND coalesce({is_long}, false))", misfit_text(column, shown)))
     return found
