@@ -350,6 +350,7 @@ class SupervisedQuery:
         if prepared.catching_up and not backlog and has_read_all:
             leave = read_thresholds(self._context.settings).leave
             self._reason = f"caught up: no partition has over {leave:,} unread records"
+        before.ending = True  # in an outage it cannot be started at once, and this is called again
         before.stop()
         self._start(ended)
 
