@@ -81,9 +81,8 @@ class SupervisedQuery:
         self._meter = meter
         self._results = results
         self._per_second: float | None = None
-        self._slow_starts, self._repeats = 0, False
-        self._rows_in, self._started = 0, (0, 0.0)
-        self._reason, self._polled_s = "", 0.0
+        self._slow_starts, self._repeats = set[RunningQuery](), False
+        self._rows_in, self._started, self._reason, self._polled_s = 0, (0, 0.0), "", 0.0
         self._running: RunningQuery | None = None
         self._own_backlog = OwnBacklog(query, side_channels, self._checkpoint)
         interval_ms = query.batch_interval_ms or 0
@@ -189,7 +188,7 @@ class SupervisedQuery:
     def _poll_ended(self, running: RunningQuery) -> None:
         """Start a query again that has ended, unless it is complete or has failed for good."""
         if self._is_slow(running):
-            self._slow_starts += 1
+            self._slow_starts.add(running)  # once, also if an outage delays the next start
             self._meter.note(self.query.name, f"{find_mishap(running.error)}: the query starts again")
             self._start_again(running)
         elif (new := find_new_schema(running.error)) is not None:
@@ -217,7 +216,8 @@ class SupervisedQuery:
 
     def _is_slow(self, running: RunningQuery) -> bool:
         """Whether it failed because a process or a transaction was slow, and is started again."""
-        return running.ended and self._slow_starts < _SLOW_STARTS and find_mishap(running.error) is not None
+        may_start = running in self._slow_starts or len(self._slow_starts) < _SLOW_STARTS
+        return running.ended and may_start and find_mishap(running.error) is not None
 
     def _continues(self, running: RunningQuery) -> bool:
         """Whether it failed, and is started again."""

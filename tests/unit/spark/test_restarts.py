@@ -11,6 +11,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic
 from flowcore.errors import UnreachableBrokerError
+from flowcore.kafka.transactions import EXPIRED
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
@@ -22,12 +23,12 @@ from flowcore.spark.topics.side_channels import SideChannels
 
 
 class Running:
-    """A start of a query; the clock is set back in the first one."""
+    """A start of a query, during which the clock is set back, unless it fails."""
 
-    def __init__(self, prepared: Any, *_: Any, **__: Any) -> None:
-        self.prepared = prepared
-        self.ended = self.ending = False
-        self.error = self.outage = self.running = self.watermarks = self.written = None
+    def __init__(self, prepared: Any, error: Exception | None) -> None:
+        self.prepared, self.error = prepared, error
+        self.ended, self.ending = error is not None, False
+        self.outage = self.running = self.watermarks = self.written = None
 
     def poll_clock(self) -> bool:
         return True
@@ -48,19 +49,21 @@ def prepared(*_: Any, **__: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("error", [None, Exception(f"a commit failed: {EXPIRED}")], ids=["stopped", "slow"])
 def test_query_waits_for_a_broker_that_is_gone_when_it_starts_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has not ended: it is tried again, although it was stopped by this process and has no error."""
+    """It has neither ended nor failed: it is tried again, whether it was stopped or too slow."""
     flow = Flow("f")
     flow.read("in", KafkaTopic("in", "id BIGINT")).write("out", KafkaTopic("out"))
     (query,) = plan_flow(flow, "micro-batch").live_queries
-    now_s, starts = [0.0], iter([None, UnreachableBrokerError("the broker is gone"), None])
+    now_s, starts = [0.0], iter([True, *[False] * 5, True])
 
-    def start(*arguments: Any, **options: Any) -> Running:
-        if (error := next(starts)) is not None:
-            raise error
-        return Running(*arguments, **options)
+    def start(prepared: Any, *_: Any, **__: Any) -> Running:
+        if not next(starts):
+            msg = "the broker is gone"
+            raise UnreachableBrokerError(msg)
+        return Running(prepared, error)
 
     monkeypatch.setattr(supervised, "prepare_query", prepared)
     monkeypatch.setattr(supervised, "RunningQuery", start)
@@ -78,11 +81,11 @@ def test_query_waits_for_a_broker_that_is_gone_when_it_starts_again(
     found = SupervisedQuery(query, context, stub, stub, SideChannels(), fence=stub, require_back=ignore)
     found.start()
 
-    found.poll()
-    waits = found.active
-    now_s[0] += 60
-    found.poll()
+    waits = []
+    for _ in range(6):
+        found.poll()
+        waits.append(found.active and found.error is None)
+        now_s[0] += 60
 
-    assert waits
-    assert found.active
-    assert next(starts, "all made") == "all made"
+    assert waits == [True] * 6
+    assert next(starts, None) is None
