@@ -58,13 +58,13 @@ def find_failure(running: StreamingQuery, spark: SparkSession) -> Exception | No
     while time.monotonic() < deadline:
         for text in _failures_of_tasks(running, spark):
             if not _FOLLOWS.search(text):
-                return StreamingQueryException(text)
+                return StreamingQueryException(re.split(r"\n\tat ", text.rpartition("\nCaused by: ")[2])[0])
         time.sleep(_POLL_S)
     return error
 
 
 def _failures_of_tasks(running: StreamingQuery, spark: SparkSession) -> Iterator[str]:
-    """What the failed tasks of a query say, the newest job first: the innermost error, without its stack."""
+    """What the failed tasks of a query say, the newest job first; those that were cancelled are left out."""
     store: Any = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001
     for job in _items(store.jobsList(None)):
         group = job.jobGroup()
@@ -72,8 +72,8 @@ def _failures_of_tasks(running: StreamingQuery, spark: SparkSession) -> Iterator
             for stage in _items(job.stageIds()):
                 for task in _items(store.taskList(stage, 0, _LAST)):
                     message = task.errorMessage()
-                    if message.isDefined():
-                        yield re.split(r"\n\tat ", message.get().rpartition("\nCaused by: ")[2])[0]
+                    if message.isDefined() and task.status() == "FAILED":
+                        yield message.get()
 
 
 def _items(sequence: Any) -> Iterator[Any]:
