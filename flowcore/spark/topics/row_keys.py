@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from flowcore.api.operators import Read
 from flowcore.api.schema import Column
 from flowcore.spark.frame.sql import literal, quote, struct
-from flowcore.spark.topics.formats.decimal_numbers import LONGEST_NUMBER, is_decimal, unless_too_long
+from flowcore.spark.topics.formats.decimal_numbers import is_decimal, short_number, unless_too_long
 from flowcore.spark.topics.formats.sql_format import RECORD, outside_calendar, spark_type
 
 __all__ = ["IS_TOMBSTONE", "ROW_KEY", "RowKey"]
@@ -51,9 +51,7 @@ class RowKey:
         """The key as the struct `ROW_KEY`; its fields are null if the key is not one of such columns."""
         if len(self.columns) == 1:
             (column,) = self.columns
-            text = (
-                f"CASE WHEN length(key) <= {LONGEST_NUMBER} THEN {_TEXT} END" if is_decimal(column) else _TEXT
-            )
+            text = short_number(_TEXT) if is_decimal(column) else _TEXT
             return f"{struct({column.name: f'try_cast({text} AS {column.type})'})} AS {ROW_KEY}"
         ddl = ", ".join(f"{quote(each.name)} {each.type}" for each in self.columns)
         # Not deterministic, so that Spark does not parse it again in each filter: see `parse_value`.

@@ -14,7 +14,7 @@ from flowcore.api.schema import Column
 from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics.formats.sql_format import misfit_text
 
-__all__ = ["LONGEST_NUMBER", "OTHER_TEXT", "is_decimal", "too_long_numbers", "unless_too_long"]
+__all__ = ["OTHER_TEXT", "is_decimal", "short_number", "too_long_numbers", "unless_too_long"]
 
 LONGEST_NUMBER = 1000
 """Most characters of a number, as for Spark's reader; reading a text of a million digits takes minutes."""
@@ -35,6 +35,12 @@ _NUMBER_TEXT = '"$1"'
 def is_decimal(column: Column) -> bool:
     """Whether values of a column are DECIMAL, or may contain some."""
     return "DECIMAL" in column.type.upper()
+
+
+def short_number(text: str) -> str:
+    """A text that Spark may cast to DECIMAL, or null if it is, or may be, a number too long; SQL text."""
+    is_long = f"length({text}) > {LONGEST_NUMBER} OR {text} RLIKE {literal(_LONG)}"
+    return f"CASE WHEN NOT ({is_long}) THEN {text} END"
 
 
 def unless_too_long(columns: Sequence[Column], text: str, parsed: str) -> str:
