@@ -145,7 +145,7 @@ class KafkaTopic:
         channels: Sources of tagged elements only: the channels whose watermarks and other control elements
             count, ``flow/query`` as in the header ``flowcore-channel``. Those of other channels are dead
             letters. Default: any channel, of which the first 64 of a partition count; the end of input is
-            a dead letter then, unless it is signed.
+            a dead letter then, unless it is signed, or the flow itself wrote it (``through``).
         signed: Of tagged elements only: a sink signs its control elements with the setting
             ``kafka.control-key``, and for a source those without a valid signature are dead letters.
         deduplicate: Sources only: drop records whose header ``flowcore-id`` was read before. So a flow counts

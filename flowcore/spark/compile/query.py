@@ -264,6 +264,7 @@ class _Compiler:
             number=self.query.sources.index(node),
             may_fail=bool(self.chains or self.query.assigners),
             place=self.record_ids.of_place("topic", "partition", "offset") if node.written_by else None,
+            own_channels=f"{self.context.flow}/" if node.written_by else None,
             checkpoint=self.key_groups.checkpoint,
         )
         columns = {name: next(self.names) for name in node.columns}

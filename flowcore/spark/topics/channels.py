@@ -16,12 +16,15 @@ __all__ = ["refused_channels"]
 _SHOWN = 100
 
 
-def refused_channels(topic: KafkaTopic, element: str, channel: str) -> Iterator[tuple[str, str]]:
+def refused_channels(
+    topic: KafkaTopic, element: str, channel: str, own: str | None = None
+) -> Iterator[tuple[str, str]]:
     """When a control element does not count because of its channel, and the reason, as SQL text.
 
     Args:
         element: The bytes of a control element.
         channel: The name of its channel; null without one.
+        own: How the channels of the flow begin, if the flow writes the topic itself, for a cut.
     """
     what = f"'is ', {elements.show_control(element)}"
     if topic.channels is None:
@@ -37,7 +40,8 @@ def refused_channels(topic: KafkaTopic, element: str, channel: str) -> Iterator[
                 "elements signed: it does not count, since anyone who may write to the topic could end event "
                 "time; if its writer is to be trusted, declare channels=, or let it sign (signed=True)"
             )
-            yield elements.is_end(element), f"concat({what}, {literal(unproven)})"
+            is_own = "" if own is None else f" AND NOT startswith(coalesce({channel}, ''), {literal(own)})"
+            yield f"{elements.is_end(element)}{is_own}", f"concat({what}, {literal(unproven)})"
         return
     nameless = (
         f" without the header {CHANNEL_HEADER}, and the channels of topic {topic.name!r} are declared: it "

@@ -80,6 +80,7 @@ class Incoming:
         keeps_bad: The query writes bad messages; otherwise they are dropped here, or fail the query.
         may_fail: A record becomes bad if a function fails for it, so records keep their bytes.
         place: For a cut, the SQL text of the `RECORD_ID` of records that were written without an id.
+        own_channels: For a cut, how the channels of the flow begin, which writes the topic.
         checkpoint: The folder of the query's checkpoint.
         counts_bad: The bad messages of each batch are counted, for the query that writes them.
     """
@@ -92,6 +93,7 @@ class Incoming:
     number: int = 0
     may_fail: bool = False
     place: str | None = None
+    own_channels: str | None = None
     checkpoint: str = ""
     counts_bad: bool = False
 
@@ -338,7 +340,7 @@ class Incoming:
                 "is not a tagged element: its tag is unknown, or bytes are missing or left over"
             )
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
-            refused = [*refused_channels(self.topic, ELEMENT, CHANNEL)]
+            refused = [*refused_channels(self.topic, ELEMENT, CHANNEL, self.own_channels)]
             if self._checks_signatures:
                 forged = (
                     f" without a valid signature in the header {SIGNATURE_HEADER}: it does not count; if its "
