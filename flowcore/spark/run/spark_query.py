@@ -29,6 +29,7 @@ _FOLLOWS = re.compile("Connection to streaming shuffle writer .* closed before t
 """What a task says that has lost the one whose records it reads."""
 _FAILURE_WAIT_S = 5.0
 _POLL_S = 0.1
+_MOST_TASKS = 10_000
 _LAST = 50
 _SCAN, _ROWS = "RealTimeStreamScan", "number of output rows"
 _log = logging.getLogger(__name__)
@@ -64,13 +65,13 @@ def find_failure(running: StreamingQuery, spark: SparkSession) -> Exception | No
 
 
 def _failures_of_tasks(running: StreamingQuery, spark: SparkSession) -> Iterator[str]:
-    """What the failed tasks of a query say, the newest job first; those that were cancelled are left out."""
+    """What the failed tasks of a query's failed jobs say; those that were cancelled are left out."""
     store: Any = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001
     for job in _items(store.jobsList(None)):
         group = job.jobGroup()
-        if group.isDefined() and group.get() == running.runId:
+        if group.isDefined() and group.get() == running.runId and job.status().name() == "FAILED":
             for stage in _items(job.stageIds()):
-                for task in _items(store.taskList(stage, 0, _LAST)):
+                for task in _items(store.taskList(stage, 0, _MOST_TASKS)):
                     message = task.errorMessage()
                     if message.isDefined() and task.status() == "FAILED":
                         yield message.get()

@@ -25,6 +25,11 @@ def task(status: str, message: str | None) -> Any:
     return SimpleNamespace(status=lambda: status, errorMessage=lambda: option(message))
 
 
+def job(status: str, stage: int) -> Any:
+    name = SimpleNamespace(name=lambda: status)
+    return SimpleNamespace(jobGroup=lambda: option("run"), status=lambda: name, stageIds=lambda: items(stage))
+
+
 def test_the_reason_is_that_of_the_task_that_failed_first() -> None:
     """Tasks that lost it, also by an error with a cause, and those that were cancelled then follow it."""
     tasks = items(
@@ -33,8 +38,11 @@ def test_the_reason_is_that_of_the_task_that_failed_first() -> None:
         task("FAILED", f"{LOST}\n\tat a.D\nCaused by: java.nio.channels.ClosedChannelException\n\tat a.E"),
         task("FAILED", FAILED),
     )
-    job = SimpleNamespace(jobGroup=lambda: option("run"), stageIds=lambda: items(3))
-    store = SimpleNamespace(jobsList=lambda _: items(job), taskList=lambda *_: tasks)
+    earlier = items(task("FAILED", "java.io.IOException: an attempt before another one succeeded"))
+    store = SimpleNamespace(
+        jobsList=lambda _: items(job("SUCCEEDED", 2), job("FAILED", 3)),
+        taskList=lambda stage, *_: {2: earlier, 3: tasks}[stage],
+    )
     java = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
     running: Any = SimpleNamespace(runId="run", exception=lambda: StreamingQueryException(LOST))
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java))
