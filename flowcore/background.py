@@ -1,10 +1,39 @@
-"""A thread that repeats work in an interval."""
+"""Work in threads: work that repeats in an interval, and work that may not take longer than so long."""
 
 import threading
 from collections.abc import Callable
-from typing import Self
+from concurrent.futures import Future
+from typing import Self, TypeVar
 
-__all__ = ["PeriodicThread"]
+__all__ = ["PeriodicThread", "call_within"]
+
+_T = TypeVar("_T")
+
+
+def call_within(limit_s: float, work: Callable[[], _T]) -> _T:
+    """Call a function in a thread of its own, and wait for its result.
+
+    The timeout of a socket bounds each wait for some bytes, and not an answer that arrives byte by byte.
+
+    Raises:
+        TimeoutError: It takes longer. The thread is left to itself, and does not keep the process alive.
+    """
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="call", daemon=True).start()
+    try:
+        return future.result(limit_s)
+    except TimeoutError:
+        if future.done():  # the function's own
+            raise
+        msg = f"no whole answer in {limit_s:g} s"
+        raise TimeoutError(msg) from None
 
 
 class PeriodicThread:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import base64
 import http
+import http.client
 import json
+import math
+import re
 import ssl
 import time
 import urllib.error
@@ -17,6 +20,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flowcore.background import call_within
 from flowcore.errors import BrokerAccessError, BrokerError, UnreachableBrokerError
 
 if TYPE_CHECKING:
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Token", "fetch_token"]
 
 _TIMEOUT_S = 10.0
+_LIMIT_S = 30.0
+"""For a whole answer."""
+_SHOWN = 200
+"""Most characters of what the issuer says in an error."""
 _LARGEST_BYTES = 1 << 20
 _KEPT_SHARE = 0.8
 _UNSAID_LIFETIME_S = 60.0
@@ -52,10 +60,14 @@ def fetch_token(security: Security) -> Token:
         return token
     found = _ask(security)
     try:
-        text = str(found["access_token"])
+        text = found["access_token"]
         lifetime_s = float(found.get("expires_in", _UNSAID_LIFETIME_S))
-    except (KeyError, TypeError, ValueError) as error:
-        raise _failure(security, "its answer has no access_token", "check the address") from error
+        # Any other character would end the token in the login, and begin what else the client says.
+        if not re.fullmatch("[!-~]+", text) or not math.isfinite(lifetime_s):
+            raise ValueError  # noqa: TRY301 - as if it were missing
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        why = "its answer has no access_token, or one that cannot be used"
+        raise _failure(security, why, "check the address") from error
     token = Token(text, now_s + lifetime_s)
     _kept[security] = now_s + _KEPT_SHARE * lifetime_s, token
     return token
@@ -82,11 +94,10 @@ def _ask(security: Security) -> Any:
     try:
         context = ssl.create_default_context(cafile=security.token_ca)
         opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
-        with opener.open(request, timeout=_TIMEOUT_S) as answer:
-            return json.loads(answer.read(_LARGEST_BYTES))
+        return call_within(_LIMIT_S, lambda: _read(opener, request))
     except urllib.error.HTTPError as error:
         with error:
-            why = f"it answers {error.code} {error.reason}"
+            why = f"it answers {error.code} {str(error.reason)[:_SHOWN]}"
         is_down = error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
         advice = "check kafka.sasl.username (the client id), kafka.sasl.password (its secret) and the scope"
         if http.HTTPStatus.MULTIPLE_CHOICES <= error.code < http.HTTPStatus.BAD_REQUEST:
@@ -97,8 +108,14 @@ def _ask(security: Security) -> Any:
         is_down = not isinstance(reason, ssl.SSLError)
         advice = "check the address, the issuer and kafka.sasl.oauthbearer.ca"
         raise _failure(security, str(reason), advice, is_down=is_down) from error
-    except (ValueError, RecursionError) as error:
-        raise _failure(security, f"its answer is not JSON: {error}", "check the address") from error
+    except (ValueError, RecursionError, http.client.HTTPException) as error:
+        why = f"its answer is not JSON: {str(error)[:_SHOWN]}"
+        raise _failure(security, why, "check the address") from error
+
+
+def _read(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> Any:
+    with opener.open(request, timeout=_TIMEOUT_S) as answer:
+        return json.loads(answer.read(_LARGEST_BYTES))
 
 
 def _failure(security: Security, why: str, advice: str, *, is_down: bool = False) -> BrokerError:

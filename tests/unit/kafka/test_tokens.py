@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
-from flowcore.errors import BrokerAccessError
+from flowcore.errors import BrokerAccessError, BrokerError, UnreachableBrokerError
+from flowcore.kafka import tokens
 from flowcore.kafka.security import Security
 from flowcore.kafka.tokens import fetch_token
 
@@ -71,9 +73,81 @@ def test_redirect_of_an_issuer_is_not_followed(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"[" * 100_000, b"[]", b"{}", b"<html>", b'{"access_token":"x","expires_in":[]}']
+    "body",
+    [
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        b"<html>",
+        b'{"access_token":"x","expires_in":[]}',
+        b'{"access_token":"x","expires_in":1%s}' % (b"0" * 400),
+        b'{"access_token":"x","expires_in":NaN}',
+        b'{"access_token":"x","expires_in":1e999}',
+        b'{"access_token":null}',
+        b'{"access_token":""}',
+        b'{"access_token":{"a":1}}',
+        b'{"access_token":"x\\u0001host=evil"}',
+    ],
+    ids=lambda body: body.decode()[:40],
 )
 def test_answer_that_is_not_a_token_is_one_line(body: bytes) -> None:
     """This holds whatever the issuer sends."""
     with _answering(200, body) as (address, _), pytest.raises(BrokerAccessError, match="gives no token"):
+        fetch_token(_login(address))
+
+
+@contextmanager
+def _sending(*parts: bytes, repeat: bytes = b"") -> Iterator[str]:
+    """A server on loopback that sends these bytes, and then others again and again: its address."""
+    ended = threading.Event()
+
+    def serve() -> None:
+        with suppress(OSError):
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"".join(parts))
+                while repeat and not ended.wait(0.01):
+                    connection.sendall(repeat)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/token"
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"HTTP/1.1 400 " + b"a" * 60_000 + b"\r\nContent-Length: 0\r\n\r\n",
+    ],
+    ids=["not HTTP", "long header", "bad chunk", "long reason"],
+)
+def test_answer_that_is_not_http_is_a_short_error(answer: bytes) -> None:
+    """It is none of Python's HTTP client, which has a traceback."""
+    with _sending(answer) as address, pytest.raises(BrokerError, match="gives no token") as refused:
+        fetch_token(_login(address))
+
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("begin", "repeat"),
+    [(b"HTTP/1.1 200 OK\r\n\r\n", b" "), (b"HTTP/1.1 200 OK\r\nX: ", b"a")],
+    ids=["body", "header"],
+)
+def test_answer_that_trickles_ends(begin: bytes, repeat: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wait for some bytes is long, and the whole answer would take hours."""
+    monkeypatch.setattr(tokens, "_LIMIT_S", 0.3)
+    with (
+        _sending(begin, repeat=repeat) as address,
+        pytest.raises(UnreachableBrokerError, match=r"no whole answer in 0\.3 s"),
+    ):
         fetch_token(_login(address))
