@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urlsplit
 
+from flowcore.background import call_within
 from flowcore.errors import InstallationError, RegistryError, SettingsError, UnreachableRegistryError
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["SchemaRegistry", "SchemaVersion"]
 
 _TIMEOUT_S = 10
+_LIMIT_S = 60
+"""For a whole answer, and a second one if the first fails."""
+_MOST_BYTES = 4 << 20
+"""Of an answer, as it arrives."""
+_MOST_VERSIONS = 1_000
+"""Of a subject. Each is a request."""
+_MOST_TEXT = 16 << 20
+"""Characters of the schemas of all versions of a subject."""
 _RETRIES = 1
 _RETRY_MS = 500
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -86,6 +95,9 @@ class SchemaRegistry:
             )
             raise SettingsError(msg) from error
         self._client = self._closing.enter_context(client)
+        session: Any = client._rest_client.session  # noqa: SLF001 - the client bounds no answer
+        session.headers["Accept-Encoding"] = "identity"
+        session.event_hooks = {"response": [_read_bounded]}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,13 +110,22 @@ class SchemaRegistry:
             RegistryError: The registry refuses, or a version is not a whole Avro schema.
             UnreachableRegistryError: The registry does not answer.
         """
-        numbers = self._ask("get_versions", subject)
-        return tuple(self._version(subject, number) for number in sorted(numbers or ()))
+        numbers = self._ask("get_versions", subject) or []
+        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            self._refuse_answer(subject, "its versions are not a list of numbers")
+        if len(numbers) > _MOST_VERSIONS:
+            self._refuse_amount(subject, f"{len(numbers):,} versions, more than {_MOST_VERSIONS:,}")
+        found: list[SchemaVersion] = []
+        for number in sorted(numbers):
+            found.append(self._version(subject, number))
+            if sum(len(each.schema) for each in found) > _MOST_TEXT:
+                self._refuse_amount(subject, f"schemas of more than {_MOST_TEXT:,} characters")
+        return tuple(found)
 
     def find_id(self, subject: str, schema: str) -> int | None:
         """The id of a schema in a subject; None if the subject does not have it. Raises as `versions`."""
         found = self._ask("lookup_schema", subject, self._schema(schema, _AVRO))
-        return None if found is None else int(found.schema_id)
+        return None if found is None else self._id(subject, found.schema_id)
 
     def is_compatible(self, subject: str, schema: str) -> bool:
         """Whether the subject's rule allows a schema as its next version. Raises as `versions`."""
@@ -112,7 +133,7 @@ class SchemaRegistry:
 
     def register(self, subject: str, schema: str) -> int:
         """Register a schema as a version of a subject, and return its id. Raises as `versions`."""
-        return int(self._ask("register_schema", subject, self._schema(schema, _AVRO)))
+        return self._id(subject, self._ask("register_schema", subject, self._schema(schema, _AVRO)))
 
     def _version(self, subject: str, number: int) -> SchemaVersion:
         found = self._ask("get_version", subject, number)
@@ -125,13 +146,20 @@ class SchemaRegistry:
                 "name a subject whose versions are whole Avro schemas by format_options={'subject': ...}"
             )
             raise RegistryError(msg)
-        return SchemaVersion(number, int(found.schema_id), schema.schema_str)
+        if not isinstance(schema.schema_str, str):
+            self._refuse_answer(subject, f"version {number} has no schema")
+        return SchemaVersion(number, self._id(subject, found.schema_id), schema.schema_str)
+
+    def _id(self, subject: str, number: object) -> int:
+        if type(number) is not int:
+            self._refuse_answer(subject, "a schema has no id")
+        return number
 
     def _ask(self, request: str, *arguments: object) -> Any:
         """The result of the client's method; None if the registry does not have the named object."""
         with self._translated(arguments[0]):
             try:
-                return getattr(self._client, request)(*arguments)
+                return call_within(_LIMIT_S, lambda: getattr(self._client, request)(*arguments))
             except self._refusal as error:
                 if error.error_code in _MISSING:
                     return None
@@ -143,9 +171,8 @@ class SchemaRegistry:
             yield
         except self._refusal as error:
             self._raise_refusal(subject, error)
-        except ValueError as error:
-            msg = f"{self._where(subject)} is not answered as by a schema registry ({error}): {_CHECK_URL}"
-            raise RegistryError(msg) from error
+        except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
+            self._refuse_answer(subject, str(error)[:_SHOWN], error)
         except Exception as error:
             refused = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
             if refused is not None:
@@ -164,6 +191,17 @@ class SchemaRegistry:
                 "schema-registry.url"
             )
             raise UnreachableRegistryError(msg) from error
+
+    def _refuse_answer(self, subject: object, why: str, cause: Exception | None = None) -> NoReturn:
+        msg = f"{self._where(subject)} is not answered as by a schema registry ({why}): {_CHECK_URL}"
+        raise RegistryError(msg) from cause
+
+    def _refuse_amount(self, subject: str, what: str) -> NoReturn:
+        msg = (
+            f"{self._where(subject)} has {what}: reading them all would take long; delete versions of which "
+            "no value is left, or pass schema_id and writers in format_options"
+        )
+        raise RegistryError(msg)
 
     def _raise_refusal(self, subject: object, error: Any) -> NoReturn:
         """Raise the error of an answer that is not a success."""
@@ -251,6 +289,24 @@ def _checked_url(settings: Settings) -> str:
         msg = f"{_CA}={str(settings.registry_ca)!r} is not a file: no registry could be trusted; correct it"
         raise SettingsError(msg)
     return url.rstrip("/")
+
+
+def _read_bounded(response: Any) -> None:
+    """Read an answer before the client does, who would read one of any size.
+
+    Raises:
+        ValueError: It is too long.
+    """
+    # None was asked for; an answer that is packed all the same stays so, and is not JSON.
+    response.headers.pop("Content-Encoding", None)
+    parts, size = [], 0
+    for part in response.iter_raw():
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BYTES:
+            msg = f"more than {_MOST_BYTES:,} bytes"
+            raise ValueError(msg)
+    response._content = b"".join(parts)  # noqa: SLF001 - as its own `read` does
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
