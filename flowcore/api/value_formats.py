@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _NATIVE = ("json", "avro", "avro-confluent", "raw")
+_SHOWN = 300
+"""Most characters of a list of columns in an error."""
 _RAW_TYPES = ("BINARY", "STRING")
 
 
@@ -143,10 +145,9 @@ def value_columns(topic: Formatted) -> dict[str, Column]:
         case _:
             return {}
     # Through the parser, so that types are spelled as in a declared schema.
-    return {
-        name: Column(name, Schema.parse(f"c {kind}").columns[0].type, nullable)
-        for name, (kind, nullable) in columns.items()
-    }
+    kinds = {kind for kind, _ in columns.values()}
+    spelled = {kind: Schema.parse(f"c {kind}").columns[0].type for kind in kinds}
+    return {name: Column(name, spelled[kind], nullable) for name, (kind, nullable) in columns.items()}
 
 
 def _check_values(topic: Formatted) -> None:
@@ -191,7 +192,7 @@ def _check_columns(schema: Schema, fields: Mapping[str, Column]) -> None:
         if column.name not in fields:
             msg = (
                 f"column {column.name!r} is not a field: it would always be null; the fields are "
-                f"{', '.join(fields)}"
+                f"{', '.join(fields)[:_SHOWN]}"
             )
             raise FormatError(msg)
         if column.type != fields[column.name].type:

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowcore.api.connectors import KafkaTopic
@@ -203,13 +204,19 @@ def _text(schema: Any) -> str:
 
 
 def _find_problem(writer: str, reader: str) -> str | None:
-    from flowcore.serializers.formats.avro import parse_avro  # noqa: PLC0415 - heavy, and rare
-    from flowcore.serializers.formats.avro_evolution import find_misreading  # noqa: PLC0415
+    from flowcore.serializers.formats.avro_evolution import find_misreading  # noqa: PLC0415 - heavy, and rare
 
     try:
-        return find_misreading(parse_avro(writer), parse_avro(reader))
+        return find_misreading(_parsed(writer), _parsed(reader))
     except FormatError as error:
         return str(error)
+
+
+@lru_cache(maxsize=2)  # all versions have one reader
+def _parsed(schema: str) -> Any:
+    from flowcore.serializers.formats.avro import parse_avro  # noqa: PLC0415 - heavy, and rare
+
+    return parse_avro(schema)
 
 
 def _has_columns(topic: KafkaTopic, schema: str) -> bool:

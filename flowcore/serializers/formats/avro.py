@@ -23,20 +23,35 @@ __all__ = ["AvroFormat", "ConfluentAvroFormat", "SubjectAvroFormat", "parse_avro
 _MAGIC = 0
 _HEADER_BYTES = 5
 _MAX_ID = 2**31 - 1
+_MOST_TEXT = 1_000_000
+"""Characters of a schema."""
+_SHOWN = 200
+"""Characters of an error of fastavro, which quotes names and types of any length."""
 
 
 def parse_avro(schema: AvroSchema | str) -> AvroSchema:
     """An Avro schema as fastavro parses it.
 
     Raises:
-        FormatError: The text is not an Avro schema, or does not bound the size of its values.
+        FormatError: The text is not an Avro schema, is too long, or does not bound the size of its values.
     """
+    if isinstance(schema, str) and len(schema) > _MOST_TEXT:
+        msg = (
+            f"the Avro schema {schema[:80]!r} has {len(schema):,} characters, more than {_MOST_TEXT:,}: it "
+            "would take minutes to read; leave out what no value needs"
+        )
+        raise FormatError(msg)
     try:
         parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
+        check_bounded(parsed)
+    except FormatError:
+        raise
     except Exception as error:  # fastavro raises exceptions of many types
-        msg = f"the Avro schema {str(schema)[:80]!r} cannot be used ({error}): no value fits it; correct it"
+        msg = (
+            f"the Avro schema {str(schema)[:80]!r} cannot be used ({str(error)[:_SHOWN]}): no value fits it; "
+            "correct it"
+        )
         raise FormatError(msg) from error
-    check_bounded(parsed)
     return parsed
 
 

@@ -6,7 +6,7 @@ parsed by fastavro, which writes out the full name of a type where it is used ag
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["find_misreading"]
@@ -16,6 +16,7 @@ _PROMOTED = {
     "string": ("bytes",), "bytes": ("string",),
 }  # fmt: skip
 _LOGICAL = ("logicalType", "precision", "scale")
+_SHOWN = 200
 
 
 def find_misreading(writer: Any, reader: Any) -> str | None:
@@ -30,10 +31,14 @@ def find_misreading(writer: Any, reader: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Resolution:
-    """The resolution of two schemas, with the named types of each."""
+    """The resolution of two schemas, with the named types of each, and the pairs of them that are done.
+
+    A pair is resolved once: a short schema may name types of types a million times over.
+    """
 
     written: Mapping[str, Any]
     known: Mapping[str, Any]
+    _done: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     def problems(self, writer: Any, reader: Any, where: str) -> Iterator[str]:
         writer, reader = _named(writer, self.written), _named(reader, self.known)
@@ -49,26 +54,32 @@ class _Resolution:
     def _parts(self, writer: Any, reader: Any, where: str) -> Iterator[str]:
         kinds = _kind(writer), _kind(reader)
         if kinds == ("record", "record"):
-            yield from self._fields(writer, reader, where)
+            pair = writer["name"], reader["name"]
+            if pair not in self._done:
+                self._done[pair] = next(self._fields(writer, reader, where), None)
+            if (problem := self._done[pair]) is not None:
+                yield problem
         elif kinds == ("array", "array"):
             yield from self.problems(writer["items"], reader["items"], f"an item of {where}")
         elif kinds == ("map", "map"):
             yield from self.problems(writer["values"], reader["values"], f"a value of {where}")
         elif kinds == ("enum", "enum") and writer["name"] == reader["name"]:
-            missing = [symbol for symbol in writer["symbols"] if symbol not in reader["symbols"]]
+            symbols = frozenset(reader["symbols"])
+            missing = [symbol for symbol in writer["symbols"] if symbol not in symbols]
             if missing and "default" not in reader:
                 yield f"{where} is written with the symbol {missing[0]!r}, which the reader does not have"
         elif not _is_same(writer, reader, *kinds):
             yield f"{where} is written as {_show(writer)} and read as {_show(reader)}"
 
     def _fields(self, writer: Any, reader: Any, where: str) -> Iterator[str]:
-        fields = {field["name"]: field for field in writer["fields"]}
-        for field in reader["fields"]:
-            names = [name for name in (field["name"], *field.get("aliases", ())) if name in fields]
-            what = f"field {field['name']!r}" + ("" if where == "the value" else f" of {where}")
+        fields = {each["name"]: each for each in writer["fields"]}
+        for each in reader["fields"]:
+            aliases = (name for name in each.get("aliases", ()) if isinstance(name, str))
+            names = [name for name in (each["name"], *aliases) if name in fields]
+            what = f"field {each['name'][:_SHOWN]!r}" + ("" if where == "the value" else f" of {where}")
             if names:
-                yield from self.problems(fields[names[0]]["type"], field["type"], what)
-            elif "default" not in field:
+                yield from self.problems(fields[names[0]]["type"], each["type"], what)
+            elif "default" not in each:
                 yield f"{what} is not written, and has no default where it is read"
 
 
@@ -106,7 +117,7 @@ def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
         if "name" in schema:
             yield schema["name"], schema
         parts = [schema[key] for key in ("type", "items", "values") if key in schema]
-        parts += [field["type"] for field in schema.get("fields", ())]
+        parts += [each["type"] for each in schema.get("fields", ())]
     else:
         return
     for part in parts:
@@ -115,8 +126,8 @@ def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
 
 def _show(schema: Any) -> str:
     if isinstance(schema, list):
-        return ", ".join(map(_show, schema)) or "nothing"
+        return ", ".join(map(_show, schema))[:_SHOWN] or "nothing"
     if not isinstance(schema, Mapping):
-        return str(schema)
+        return str(schema)[:_SHOWN]
     logical = f" ({schema['logicalType']})" if "logicalType" in schema else ""
-    return f"{_kind(schema)}{' ' + schema['name'] if 'name' in schema else ''}{logical}"
+    return f"{_kind(schema)}{' ' + schema['name'] if 'name' in schema else ''}{logical}"[:_SHOWN]

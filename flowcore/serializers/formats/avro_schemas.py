@@ -21,6 +21,10 @@ _TYPES: Mapping[str, Any] = {
     "TIMESTAMP_NTZ": {"type": "long", "logicalType": "local-timestamp-micros"},
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DEEPEST = 64
+_LONGEST_TYPE = 100_000
+"""Characters of a column's type. Each name stands for a whole type, so a short schema may be a type of any
+length."""
 _PRIMITIVE = {
     "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
     "string": "STRING", "bytes": "BINARY", "enum": "STRING", "fixed": "BINARY",
@@ -77,8 +81,10 @@ def check_bounded(schema: Any) -> None:
     The reader follows nested values without counting, in native code: too deep a value ends the process.
 
     Raises:
-        FormatError: The parsed schema contains itself, or an array whose items take no bytes.
+        FormatError: The parsed schema contains itself, is nested deeper than Python and Spark can follow, or
+            has an array whose items take no bytes.
     """
+    _depth(schema, {})
     _no_bytes(schema, frozenset(), set())
 
 
@@ -103,8 +109,7 @@ def _not_null(schema: Any, known: dict[str, str]) -> str:
         case {"type": "map", "values": values}:
             return f"MAP<STRING, {_type(values, known)[0]}>"
         case {"type": "record", "name": name, "fields": fields}:
-            parts = ", ".join(f"{field['name']}: {_type(field['type'], known)[0]}" for field in fields)
-            known[name] = f"STRUCT<{parts}>"
+            known[name] = _struct(fields, known)
             return known[name]
         case {"type": ("enum" | "fixed") as kind, "name": name}:
             known[name] = _PRIMITIVE[kind]
@@ -114,11 +119,59 @@ def _not_null(schema: Any, known: dict[str, str]) -> str:
     raise _refusal(schema)
 
 
+def _struct(fields: Any, known: dict[str, str]) -> str:
+    parts, size = [], 0
+    for field in fields:
+        if not re.fullmatch(r"\w+", field["name"]):
+            msg = (
+                f"the field {field['name'][:80]!r} of an Avro record cannot be in the name of a type: "
+                "Spark could not read its type; use letters, digits and _"
+            )
+            raise FormatError(msg)
+        parts.append(f"{field['name']}: {_type(field['type'], known)[0]}")
+        size += len(parts[-1])
+        if size > _LONGEST_TYPE:
+            msg = (
+                f"an Avro record, written out, has more than {_LONGEST_TYPE:,} characters: Spark could "
+                "not read it; use fewer records in records"
+            )
+            raise FormatError(msg)
+    return f"STRUCT<{', '.join(parts)}>"
+
+
 def _refusal(schema: Any) -> FormatError:
     return FormatError(
         f"the Avro type {str(schema)[:80]} has no column type in Spark: its values could not be read; use "
         "one type, or one type and null"
     )
+
+
+def _depth(schema: Any, depths: dict[str, int]) -> int:
+    """How deep the values of a schema are nested.
+
+    Args:
+        depths: Those of the named types; this function adds those it finds.
+    """
+    match schema:
+        case str():
+            return depths.get(schema, 0)
+        case list():
+            found = max((_depth(part, depths) for part in schema), default=0)
+        case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
+            found = 1 + _depth(inner, depths)
+        case {"type": "record", "name": name, "fields": fields}:
+            found = depths[name] = 1 + max((_depth(field["type"], depths) for field in fields), default=0)
+        case {"type": inner}:
+            found = _depth(inner, depths)
+        case _:
+            found = 0
+    if found > _DEEPEST:
+        msg = (
+            f"the Avro schema is nested more than {_DEEPEST} levels deep: it could not be followed; send it "
+            "flat"
+        )
+        raise FormatError(msg)
+    return found
 
 
 def _no_bytes(schema: Any, around: frozenset[str], empty: set[str]) -> bool:
