@@ -128,6 +128,6 @@ def _lines(path: Path, tail_bytes: int | None = None) -> list[FlowProgress]:
     for line in lines:
         try:
             found.append(FlowProgress.of(json.loads(line)))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             continue
     return found

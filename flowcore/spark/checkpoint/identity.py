@@ -12,16 +12,19 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from flowcore.delivery import LedgerTerms
 from flowcore.kafka.topics import TopicIdentity
+from flowcore.stored_json import read_json
 
 __all__ = ["CheckpointIdentity", "create_checkpoint", "find_topic_differences", "read_id", "start_anew"]
 
 _METADATA = "metadata"
+_MOST = 1 << 45
+"""Milliseconds of a thousand years, and more batches than any query has."""
 _FILES = ("", ".plan.json", ".backlog", ".history")
 
 
@@ -53,10 +56,19 @@ class CheckpointIdentity:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Self:
-        """Read it from JSON-able data."""
+        """Read it from JSON-able data.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: The data is something else.
+        """
         topics = {name: TopicIdentity(**topic) for name, topic in found["topics"].items()}
         ledger = LedgerTerms(**found["ledger"]) if found.get("ledger") else None
-        return cls(**{**found, "topics": topics, "ledger": ledger})
+        made = cls(**{**found, "topics": topics, "ledger": ledger})
+        numbers = (made.born_ms, made.depth, made.series, *(astuple(ledger) if ledger else ()))
+        if not all(type(number) is int and 0 <= number < _MOST for number in numbers):
+            msg = f"a number is none: {', '.join(str(number)[:30] for number in numbers)}"
+            raise ValueError(msg)
+        return made
 
     def __str__(self) -> str:
         born = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.born_ms / 1000))
@@ -82,7 +94,7 @@ def find_topic_differences(
 def read_id(checkpoint: Path) -> str | None:
     """The id of a checkpoint's folder; None if the folder or the id is missing."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((checkpoint / _METADATA).read_text())["id"])
+        return str(read_json(checkpoint / _METADATA)["id"])
     return None
 
 

@@ -20,10 +20,13 @@ from typing import Any, Self
 
 from flowcore.background import PeriodicThread
 from flowcore.errors import MissingStateError, RunError
+from flowcore.stored_json import read_json
 
 __all__ = ["STALE_S", "Holder", "Leases", "may_take"]
 
 _HEARTBEAT_S = 5.0
+_MOST_BYTES = 1 << 16
+_MOST_PID = 2**31 - 1
 STALE_S = 6 * _HEARTBEAT_S
 """A lease that was not renewed for longer is free."""
 
@@ -185,7 +188,7 @@ def _leases(folder: Path, query: str) -> list[Path]:
     """The leases of a checkpoint, the valid one last."""
     prefix = f".{query}.lease."
     found = (path for path in folder.iterdir() if path.name.startswith(prefix))
-    return sorted((path for path in found if path.name.removeprefix(prefix).isdigit()), key=_number)
+    return sorted((path for path in found if path.name.removeprefix(prefix).isdecimal()), key=_number)
 
 
 def _number(lease: Path) -> int:
@@ -224,10 +227,11 @@ def _write(lease: Path, holder: Holder) -> None:
 
 def _read(lease: Path) -> Holder | None:
     try:
-        found: dict[str, Any] = json.loads(lease.read_text())
-        return Holder(**found)
+        found: dict[str, Any] = read_json(lease, _MOST_BYTES)
+        holder = Holder(**found)
     except (OSError, ValueError, TypeError):
         return None
+    return holder if type(holder.pid) is int and 0 < holder.pid <= _MOST_PID else None
 
 
 def _age_s(lease: Path) -> float:

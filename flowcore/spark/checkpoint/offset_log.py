@@ -28,12 +28,12 @@ __all__ = [
 
 def planned_batches(checkpoint: Path) -> list[int]:
     """The numbers of the batches in the log; none if the checkpoint was never used."""
-    return [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
+    return [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdecimal()]
 
 
 def committed_batches(checkpoint: Path) -> list[int]:
     """The numbers of the committed batches in the log."""
-    return [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
+    return [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdecimal()]
 
 
 def checkpointed_topics(checkpoint: Path) -> set[str]:

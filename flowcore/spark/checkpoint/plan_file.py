@@ -37,6 +37,7 @@ from flowcore.spark.checkpoint.offset_log import (
     planned_batches,
 )
 from flowcore.spark.checkpoint.storage import require_undamaged
+from flowcore.stored_json import read_json
 
 __all__ = [
     "StateTypes",
@@ -248,17 +249,20 @@ def read_schemas(checkpoint: Path) -> dict[str, StoredSchemas]:
         StateError: The file cannot be read, or has no schemas.
     """
     path = plan_file_of(checkpoint)
-    found = json.loads(path.read_text()).get("schemas") if path.exists() and _read(path) else None
-    if not found:
+    found = read_json(path).get("schemas") if path.exists() and _read(path) else None
+    if not found or not isinstance(found, dict):
         msg = (
             f"{path} does not say what types the keys of the state have: they would not be found in other "
             "key groups; start the flow once with this flowcore, stop it, and then run this again"
         )
         raise StateError(msg)
-    return {
-        name: StoredSchemas(*(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) for text in each))
-        for name, each in found.items()
-    }
+    try:
+        return {
+            name: StoredSchemas(*(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) for text in each))
+            for name, each in found.items()
+        }
+    except (ValueError, TypeError, OSError) as error:
+        raise _unreadable(path, error) from error
 
 
 def move_to_key_groups(checkpoint: Path, key_groups: int) -> None:
@@ -269,7 +273,7 @@ def move_to_key_groups(checkpoint: Path, key_groups: int) -> None:
         state if state.key_groups is None else replace(state, key_groups=key_groups) for state in needs.states
     )
     needs = replace(needs, states=states)
-    _write(path, {**json.loads(path.read_text()), "fingerprint": needs.fingerprint, **asdict(needs)})
+    _write(path, {**read_json(path), "fingerprint": needs.fingerprint, **asdict(needs)})
 
 
 def skip_ledger_batch(checkpoint: Path) -> None:
@@ -283,7 +287,7 @@ def skip_ledger_batch(checkpoint: Path) -> None:
         return
     number = next_batch(checkpoint)
     terms = LedgerTerms.choose(identity.ledger, number, identity.ledger.slots, number)
-    content = {**json.loads(path.read_text()), "identity": asdict(replace(identity, ledger=terms))}
+    content = {**read_json(path), "identity": asdict(replace(identity, ledger=terms))}
     _write(path, content)
 
 
@@ -326,7 +330,7 @@ def _show(types: StateTypes) -> str:
 
 def _read(path: Path) -> _PlanFile:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        found: dict[str, Any] = read_json(path)
         if found["format"] != _FORMAT:
             msg = (
                 f"{path} has format {found['format']}, this flowcore reads {_FORMAT}: whether its "
@@ -340,11 +344,18 @@ def _read(path: Path) -> _PlanFile:
         types = {name: tuple(kinds) for name, kinds in found["types"]}
         identity = CheckpointIdentity.parse(found["identity"])
         needs = CheckpointNeeds(tuple(found["sources"]), states)
+        for part in (needs.sources, *types.values(), *((*each.keys, *each.values) for each in states)):
+            if not all(isinstance(text, str) for text in part):
+                msg = f"{part} are not texts"
+                raise TypeError(msg)  # noqa: TRY301 - as if it could not be parsed
         return _PlanFile(found["flow"], found["query"], needs, types, identity)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = (
-            f"{path} cannot be read ({error}): whether its checkpoint is of this plan is unknown; bring the "
-            "file back, or use another state.dir, or delete the file if you know that the flow reads and "
-            "keeps what it did"
-        )
-        raise StateError(msg) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> StateError:
+    return StateError(
+        f"{path} cannot be read ({error}): whether its checkpoint is of this plan is unknown; bring the "
+        "file back, or use another state.dir, or delete the file if you know that the flow reads and "
+        "keeps what it did"
+    )

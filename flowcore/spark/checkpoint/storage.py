@@ -18,6 +18,7 @@ from typing import NoReturn
 from flowcore.errors import DamagedCheckpointError
 from flowcore.spark.checkpoint.identity import start_anew
 from flowcore.spark.checkpoint.offset_log import committed_batches, planned_batches
+from flowcore.stored_json import read_json
 
 __all__ = ["WATERMARKS", "find_torn_state", "remove_torn_commit", "require_space", "require_undamaged"]
 
@@ -82,7 +83,7 @@ def find_torn_state(checkpoint: Path) -> list[Path]:
     for record in sorted((checkpoint / "state").rglob("[!.]*.crc")):
         file = record.with_suffix("")
         try:
-            if file.stat().st_size == json.loads(record.read_text())["mainFileSize"]:
+            if file.stat().st_size == read_json(record)["mainFileSize"]:
                 continue
         except FileNotFoundError:  # removed, as old files are
             continue
@@ -96,7 +97,7 @@ def _require_metadata(checkpoint: Path, known_id: str | None) -> None:
     file = checkpoint / _METADATA
     try:
         if file.exists():
-            str(json.loads(file.read_text())["id"])
+            str(read_json(file)["id"])
     except (ValueError, KeyError, TypeError) as error:
         way = ""
         if known_id is not None:
@@ -108,7 +109,7 @@ def _require_metadata(checkpoint: Path, known_id: str | None) -> None:
 def _require_watermarks(checkpoint: Path) -> None:
     file = checkpoint / WATERMARKS
     try:
-        if file.exists() and not isinstance(json.loads(file.read_text()), dict):
+        if file.exists() and not isinstance(read_json(file), dict):
             _refuse(checkpoint, file, "it is not an object")
     except ValueError as error:
         way = "let the watermarks at the sinks begin again with the next record of each partition"
@@ -150,8 +151,8 @@ def _why_torn(file: Path, lines: int) -> str | None:
         for line in found[1:]:
             if line != "-":
                 json.loads(line)
-    except ValueError:
-        return "a line is cut off"
+    except (ValueError, RecursionError):
+        return "a line is cut off, or is no JSON"
     return None if len(found) >= lines else f"it has {len(found)} lines of at least {lines}"
 
 

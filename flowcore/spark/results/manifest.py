@@ -15,10 +15,12 @@ from typing import Self
 
 from flowcore.errors import ResultError
 from flowcore.failpoints import failpoint
+from flowcore.stored_json import read_json
 
 __all__ = ["DataFile", "Manifest", "Table"]
 
 _FORMAT = 2
+_MOST_BYTES = 256 << 20  # a million files
 _FORMATS = (1, _FORMAT)  # the first had no swaps
 
 
@@ -105,7 +107,7 @@ class Manifest:
             ResultError: The file is not a manifest, or was written by a later flowcore.
         """
         try:
-            found = json.loads(path.read_text())
+            found = read_json(path, _MOST_BYTES)
             written = found.pop("format")
             if written not in _FORMATS:
                 msg = (
@@ -154,5 +156,9 @@ def sha256_of(path: Path) -> str:
 
 def _table(found: dict[str, object]) -> Table:
     files = tuple(DataFile(**file) for file in found.pop("files"))  # type: ignore[attr-defined]
+    for file in files:
+        if not (type(file.path) is str and type(file.bytes) is int and type(file.rows) is int):
+            msg = f"{str(file)[:200]} is no file"
+            raise TypeError(msg)
     schema = tuple((name, kind) for name, kind in found.pop("schema"))  # type: ignore[attr-defined]
     return Table(files=files, schema=schema, **found)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.context import broker_of
 from flowcore.spark.run.inspection import read_event_time
 from flowcore.spark.run.session import live_session, session
+from flowcore.stored_json import read_json
 from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark
 
 __all__ = ["TaggedSource", "read_tagged_sources", "reset_channel"]
@@ -127,7 +127,14 @@ def _kept_sources(checkpoint: Path, settings: Settings, opened: ExitStack) -> Ma
     """The watermarks by source, as kept by the driver or else by a key group."""
     file = checkpoint / WATERMARKS
     if file.exists():
-        kept: Mapping[str, Any] = json.loads(file.read_text())["sources"]
+        try:
+            kept: Mapping[str, Any] = read_json(file)["sources"]
+        except (ValueError, KeyError, TypeError) as error:
+            msg = (
+                f"{file} cannot be read ({error}): the channels are unknown; bring the file back from a copy "
+                "of the checkpoint, or stop the flow and remove it"
+            )
+            raise StateError(msg) from error
         return kept
     spark = opened.enter_context(session(settings, "watermarks"))
     return read_event_time(live_session(spark, settings), checkpoint)
