@@ -5,6 +5,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from flowcore.errors import StateError
 
@@ -27,11 +28,30 @@ def prepare_state_folder(folder: Path) -> None:
     """Make the state folder, for its user only, or check that nobody else can change it.
 
     Raises:
-        StateError: Another user owns or can write it, or a flow's folder in it.
+        StateError: Another user owns or can write it, or a flow's folder in it, or can put another folder in
+            its place.
     """
+    _require_kept(folder.absolute())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in (folder, *(child for child in folder.iterdir() if child.is_dir())):
         _require_own(each)
+
+
+def _require_kept(folder: Path) -> None:
+    """Check that not everyone can replace a folder, or a folder around it; it need not exist."""
+    for each in (folder, *folder.parents):
+        if each.is_symlink() and each.lstat().st_uid not in (os.geteuid(), _ROOT):
+            _refuse(
+                folder, f"is behind the link {each} of user {each.lstat().st_uid}", "pass another state.dir"
+            )
+    for each in folder.resolve().parents:
+        mode = each.stat().st_mode if each.exists() else 0
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            _refuse(
+                folder,
+                f"is in {each}, where others can replace it",
+                f"chmod o-w {each}, or pass another state.dir",
+            )
 
 
 def _require_own(folder: Path) -> None:
@@ -44,6 +64,10 @@ def _require_own(folder: Path) -> None:
         way = f"if its content is your own: chmod go-w {folder}; otherwise pass another state.dir"
     else:
         return
+    _refuse(folder, why, way)
+
+
+def _refuse(folder: Path, why: str, way: str) -> NoReturn:
     msg = (
         f"the state folder {folder} {why}: they could change checkpoints and results, on which the flow "
         f"relies; {way}"
