@@ -22,6 +22,8 @@ LEVELS_MS = {"all": 0, "1min": 60_000, "10min": 600_000, "1h": 3_600_000}
 
 FILE_BYTES = 4 << 20
 _TAIL_BYTES = 1 << 18
+_MOST_TEXT = 4_000
+"""Characters of an error or a reason: they may quote data, and the last line must fit into the tail."""
 
 
 def history_folder(state_dir: Path, flow: str) -> Path:
@@ -64,6 +66,8 @@ class HistoryWriter:
                 self._written_ms[name] = progress.time_ms
 
     def _append(self, name: str, progress: FlowProgress) -> None:
+        switches = tuple(replace(each, reason=_short(each.reason)) for each in progress.switches)
+        progress = replace(progress, error=_short(progress.error), switches=switches)
         line = json.dumps(progress.stored(), separators=(",", ":")).encode() + b"\n"
         _append(self._folder / f"{name}.jsonl", line, self._file_bytes)
 
@@ -86,6 +90,10 @@ def read_history(folder: Path, since_ms: int | None = None) -> list[FlowProgress
                 # The finest file comes first, and a later line says how a run ended.
                 found.setdefault(one.time_ms, one)
     return [found[time_ms] for time_ms in sorted(found) if since_ms is None or time_ms >= since_ms]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
 
 
 def _append(path: Path, line: bytes, file_bytes: int) -> None:

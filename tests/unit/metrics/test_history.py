@@ -120,6 +120,20 @@ def test_history_of_another_version_is_read(tmp_path: Path) -> None:
     assert found.queries == progress(1_000).queries
 
 
+def test_history_keeps_the_beginning_of_a_long_error(tmp_path: Path) -> None:
+    """An error may quote a record of a megabyte; the line would be longer than what a reader looks at."""
+    writer = HistoryWriter(tmp_path)
+    writer.progressed(progress(1_000))
+    switch = replace(progress(1).switches[0], reason="s" * 1_000_000)
+    writer.progressed(replace(progress(2_000), state="failed", error="e" * 1_000_000, switches=(switch,)))
+
+    last = last_progress(tmp_path)
+
+    assert last is not None
+    assert (last.state, last.error[:4_001]) == ("failed", "e" * 4_000 + ".")
+    assert last.switches[0].reason == "s" * 4_000 + "..."
+
+
 def test_history_names_the_flows_that_have_one(tmp_path: Path) -> None:
     """The names help a user who has mistyped one."""
     write(history_folder(tmp_path, "sales"), [1])
