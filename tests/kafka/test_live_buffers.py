@@ -131,7 +131,8 @@ def test_results_are_emitted_when_no_input_is_available(live: Live) -> None:
     read = {n: 2 * KEYS + n for n in range(KEYS)}
     live.run(flow, mode=None, until=lambda run: _until_read(run, KEYS))
     live.run(flow, mode=None, until=lambda _: live.wait_for(tops, "top", read))
-    assert len(live.values(tops)) == 2 * KEYS
+    # A run that is stopped while it writes a batch leaves some results to be written again.
+    assert len({record.id for record in live.records(tops)}) == 2 * KEYS
 
 
 def _until_read(run: Any, records: int) -> None:

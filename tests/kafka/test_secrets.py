@@ -23,6 +23,7 @@ from flowcore.kafka import broker
 from flowcore.kafka.broker import EmbeddedBroker, free_port
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.settings import secret_keys
+from tests.waiting import LONGEST_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -248,7 +249,7 @@ def test_files_of_a_run_are_its_users_only(runs: Project) -> None:
 
 
 def _wait(run: subprocess.Popen[bytes], condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + LONGEST_S
     while not condition():
         assert run.poll() is None
         assert time.monotonic() < end

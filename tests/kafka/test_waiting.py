@@ -19,7 +19,7 @@ def report() -> dict[str, Any]:
     quick = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # compiles quickly instead of well
     done = subprocess.run(
         [*command, "--records", "20000", "--pending", "2000"],
-        capture_output=True, text=True, check=False, timeout=280, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, check=False, timeout=560, cwd=Path(__file__).parents[2],
         env=os.environ | quick,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -28,30 +28,19 @@ def prepare_state_folder(folder: Path) -> None:
     """Make the state folder, for its user only, or check that nobody else can change it.
 
     Raises:
-        StateError: Another user owns or can write it, or a flow's folder in it, or can put another folder in
-            its place.
+        StateError: Another user owns or can write it, or a flow's folder in it, or owns a link to it.
     """
-    _require_kept(folder.absolute())
+    _require_own_links(folder.absolute())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in (folder, *(child for child in folder.iterdir() if child.is_dir())):
         _require_own(each)
 
 
-def _require_kept(folder: Path) -> None:
-    """Check that not everyone can replace a folder, or a folder around it; it need not exist."""
+def _require_own_links(folder: Path) -> None:
+    """Check that no other user's link is on the way to a folder, which need not exist."""
     for each in (folder, *folder.parents):
-        if each.is_symlink() and each.lstat().st_uid not in (os.geteuid(), _ROOT):
-            _refuse(
-                folder, f"is behind the link {each} of user {each.lstat().st_uid}", "pass another state.dir"
-            )
-    for each in folder.resolve().parents:
-        mode = each.stat().st_mode if each.exists() else 0
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            _refuse(
-                folder,
-                f"is in {each}, where others can replace it",
-                f"chmod o-w {each}, or pass another state.dir",
-            )
+        if each.is_symlink() and (owner := each.lstat().st_uid) not in (os.geteuid(), _ROOT):
+            _refuse(folder, f"is behind the link {each} of user {owner}", "pass another state.dir")
 
 
 def _require_own(folder: Path) -> None:
