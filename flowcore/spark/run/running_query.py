@@ -43,6 +43,7 @@ from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.live_topics import prepare_ledger
 from flowcore.spark.run.spark_query import end_after_batch, find_failure, has_ended
 from flowcore.spark.run.wall_clock import WallClock
+from flowcore.spark.topics.called_sink import CalledSink
 from flowcore.spark.topics.dead_letter_sink import DeadLetterSink
 from flowcore.spark.topics.histories import histories_pending, prepare_history
 from flowcore.spark.topics.side_channels import SideChannels
@@ -152,6 +153,8 @@ class RunningQuery:
         self._context = context
         self._sink = self._transactional_sink(identity)
         self._dead_letters = self._dead_letter_sink(counted) if counted else None
+        sink = self._sink or self._dead_letters
+        self._called = CalledSink(sink) if sink else None
         self._closing = ExitStack()
         self._failure: Exception | None = None
         self._outage: OutageError | None = None
@@ -187,11 +190,9 @@ class RunningQuery:
     @property
     def error(self) -> Exception | None:
         """The error with which it ended, if it failed."""
-        refused = self._sink.error if self._sink else None
-        if self._failure is None:
-            self._failure = find_failure(self.running, self._context.spark)
-        written = self._dead_letters.error if self._failure and self._dead_letters else None
-        return refused or written or self._failure
+        if self._failure is None and (failure := find_failure(self.running, self._context.spark)):
+            self._failure = (self._called.error if self._called else None) or failure
+        return self._failure
 
     @property
     def outage(self) -> OutageError | None:
@@ -320,8 +321,8 @@ class RunningQuery:
         if files:
             batches = planned_batches(self._checkpoint)
             return start_files(query, files[0], writer.outputMode("append"), self._context, batches)
-        if (sink := self._sink or self._dead_letters) is not None:
-            return writer.foreachBatch(sink).start()
+        if self._called is not None:
+            return writer.foreachBatch(self._called).start()
         return writer.format("kafka").options(**self._sink_options()).start()
 
 

@@ -23,15 +23,12 @@ Judge = Callable[[Mapping[int, int], Mapping[int, int]], bool | None]
 
 
 class DeadLetterSink:
-    """Writes the batches of a query; to be passed to ``foreachBatch``.
+    """Writes the batches of a query, for `CalledSink`.
 
     Args:
         topic: The topic of the source.
         judge: Whether a range of offsets has no bad record; None if it will soon be known.
         options: The options of Spark's Kafka sink.
-
-    Attributes:
-        error: Why the last batch could not be written. Spark's own error only quotes it.
     """
 
     def __init__(self, topic: str, checkpoint: Path, judge: Judge, options: Mapping[str, str]) -> None:
@@ -40,7 +37,6 @@ class DeadLetterSink:
         self._judge = judge
         self._options = options
         self._stopped = Event()
-        self.error: Exception | None = None
 
     def stop(self) -> None:
         """End a waiting batch without its commit. Spark cannot interrupt a batch that waits in Python."""
@@ -52,12 +48,8 @@ class DeadLetterSink:
         Raises:
             RunError: The sink was stopped.
         """
-        try:
-            if not self._is_clean(batch):
-                frame.write.format("kafka").options(**self._options).save()
-        except Exception as error:
-            self.error = error
-            raise
+        if not self._is_clean(batch):
+            frame.write.format("kafka").options(**self._options).save()
 
     def _is_clean(self, batch: int) -> bool:
         begin, end = batch_range(self._checkpoint, batch, self._topic)

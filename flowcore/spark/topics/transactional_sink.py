@@ -31,20 +31,18 @@ _ORIGIN = f"split_part({_ID}, ':', 3)"
 
 
 class TransactionalSink:
-    """Writes the batches of a query; to be passed to ``foreachBatch``.
+    """Writes the batches of a query, for `CalledSink`.
 
     Args:
         repeated: The batch that may have been written before, if any.
 
     Attributes:
-        error: Why the last batch could not be written exactly once.
         written: Number of messages in committed transactions, by topic.
     """
 
     def __init__(self, writer: TransactionalWriter, repeated: int | None = None) -> None:
         self._writer = writer
         self._repeated = repeated
-        self.error: DeliveryError | None = None
         self.written: Counter[str] = Counter()
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -71,8 +69,7 @@ class TransactionalSink:
         task = partial(write_slot, writer=self._writer, batch=batch, compares=compares)
         results = rows.mapInArrow(task, RESULT_TYPES).collect()
         if refused := [each.refusal for each in results if each.refusal]:
-            self.error = DeliveryError(refused[0])
-            raise self.error
+            raise DeliveryError(refused[0])
         return results
 
     def _divide(self, frame: DataFrame) -> DataFrame:
