@@ -80,6 +80,18 @@ def test_security_that_does_not_fit_is_refused(given: dict[str, Any], message: s
     assert "s3cret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["certificate", "key"])
+@pytest.mark.parametrize("lines", [1, 50], ids=["short", "longer than a name can be"])
+def test_key_instead_of_the_path_of_its_file_is_not_shown(name: str, lines: int, pem: Path) -> None:
+    """Its text may come from a secret of the platform; a file of a certificate often has the key as well."""
+    content = "-----BEGIN PRIVATE KEY-----\n" + "s3cret\n" * lines
+    files = {"certificate": pem, "key": pem, name: Path(content)}
+    with pytest.raises(SettingsError, match=f"ssl.{name} is not a file: pass the path") as raised:
+        Security(protocol="SSL", **files)  # type: ignore[arg-type]
+
+    assert "s3cret" not in str(raised.value)
+
+
 def test_each_client_gets_its_own_options(pem: Path) -> None:
     """kafka-python, librdkafka and Java are configured; Java gets certificates as text."""
     address = BrokerAddress("a:1", Security(**LOGIN, ca=pem, certificate=pem, key=pem))  # type: ignore[arg-type]
