@@ -14,7 +14,7 @@ from typing import Any
 import dagster as dg
 
 from flowcore.dagster import restarts
-from flowcore.dagster.launches import refused_keys
+from flowcore.dagster.launches import check_launch, refused_keys
 from flowcore.dagster.names import identifier, live_key
 from flowcore.dagster.old_runs import remove_old_runs
 from flowcore.dagster.restarts import Fate, RestartPolicy
@@ -100,6 +100,7 @@ def build_running_check(plan: Plan, policy: RestartPolicy) -> dg.AssetChecksDefi
         description=f"The run of job `{job}` sends heartbeats, or was terminated, or was never launched.",
     )
     def running(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        check_launch(context.run.run_config)  # the only op that has no resource, which would do so
         decision, _, message = _decide(context.instance, plan.flow, policy)
         return dg.AssetCheckResult(passed=isinstance(decision, restarts.Leave), description=message)
 

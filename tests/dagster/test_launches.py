@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from dagster import (
+    AssetCheckKey,
+    AssetKey,
     DagsterInstance,
     DagsterInvalidConfigError,
     Definitions,
@@ -157,6 +159,22 @@ def test_launch_that_configures_a_resource_is_refused(
     assert "evil" not in message
     assert "s3cret" not in message
     assert SparkContext._active_spark_context is before
+
+
+@pytest.mark.parametrize("check", ["running", "fresh"])
+def test_launch_of_a_check_cannot_configure_a_resource(
+    shop: Definitions, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, check: str
+) -> None:
+    """Nor can that of one that uses no resource itself."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
+    key = AssetCheckKey(AssetKey(["shop", "live"]), check)
+    only = shop.resolve_implicit_global_asset_job_def().get_subset(
+        asset_selection=set(), asset_check_selection={key}
+    )
+    run_config = {"resources": {"io_manager": {"config": {"base_dir": "/evil"}}}}
+    done = only.execute_in_process(instance=instance, run_config=run_config, raise_on_error=False)
+
+    assert not done.success
 
 
 @pytest.mark.parametrize(
