@@ -165,7 +165,7 @@ def runs(project: Project) -> Project:
     events.mkdir()
     shown = {
         "spark.ui.enabled": "true", "spark.ui.port": ui, "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false", "spark.eventLog.dir": events,
+        "spark.eventLog.compress": "false", "spark.eventLog.dir": events, "spark.log.level": "DEBUG",
     }  # fmt: skip
     options = [part for key, value in shown.items() for part in ("--set", f"{key}={value}")]
 
@@ -229,6 +229,7 @@ def test_secrets_are_nowhere(runs: Project) -> None:
         assert {name, f"{name}_FILE"} & {*runs.environment, BEARER}, key
     assert any("pyspark" in line and "java" in line for line in lines)
     assert any("daemon" in line for line in lines)
+    assert runs.find("DEBUG KafkaMicroBatchStream", "DEBUG MicroBatchExecution")  # its log says a lot
     # Spark was about to show these, and has hidden their values.
     for key in ("spark.authenticate.secret", "kafka.sasl.jaas.config", "kafka.ssl.keystore.key"):
         assert runs.find(key), key

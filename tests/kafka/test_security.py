@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from flowcore import Flow, KafkaTopic
+from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.delivery import LedgerTerms, ledger_topic
 from flowcore.elements import Watermark
 from flowcore.errors import BrokerAccessError, OutageError, UnreachableBrokerError
@@ -28,6 +28,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.bounded_stage import run_bounded
+from flowcore.spark.run.flow import run_plan
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import bounded_out_of_orderness
 from pipelines.auctions.readers import read_values
@@ -125,6 +126,33 @@ def test_flow_writes_exactly_once(
     address = address_of(settings)
     assert len(list(read_values(address, name))) == 30
     assert len(list(read_values(address, f"{name}-n"))) == 9
+
+
+def test_login_is_not_in_a_log_with_everything(
+    broker: SecuredBroker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark hides a password in what it logs, and no client secret."""
+    flow = Flow("logged")
+    flow.read("past", KafkaTopic("in", schema="id BIGINT", until="latest")).write("copy", Parquet("copy"))
+    flow.read("in", KafkaTopic("in", schema="id BIGINT")).write("out", KafkaTopic("logged"))
+    settings = settings_of(broker, "oauthbearer", tmp_path, **{"data.dir": str(tmp_path)})
+    context = spark.sparkContext
+    log = Path(context._jvm.System.getProperty("flowcore.log"))  # type: ignore[union-attr]
+    before = log.stat().st_size if log.exists() else 0
+    context.setLogLevel("DEBUG")
+    try:
+        run_plan(plan_flow(flow, "slice", settings), Context(spark, settings, "logged"))
+    finally:
+        context.setLogLevel("WARN")
+    with log.open("rb") as opened:
+        opened.seek(before)
+        added = opened.read()
+
+    assert [word in added for word in (b" DEBUG ", b"clientSecret", PASSWORD.encode())] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_live_flow_tracks_latency_and_watermarks(
