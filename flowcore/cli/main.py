@@ -83,10 +83,7 @@ def main() -> None:
         lines = "\n".join([str(error), *getattr(error, "__notes__", ())])
         click.echo(f"error: {printable_lines(lines)}", err=True)
         sys.exit(1)
-    except Exception as error:  # noqa: BLE001 - it is shown as Python would show it, and made printable
-        if isinstance(error.__cause__, KeyboardInterrupt):  # Python itself makes a SystemError of it at times
-            click.echo("stopped", err=True)
-            sys.exit(130)
+    except Exception:  # noqa: BLE001 - it is shown as Python would show it, and made printable
         click.echo(printable_lines(traceback.format_exc()), err=True, nl=False)
         sys.exit(1)
 

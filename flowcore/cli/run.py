@@ -76,7 +76,7 @@ def run(
     if slice_ and mode not in ("auto", "slice"):
         msg = f"--slice and --mode {mode} exclude each other"
         raise click.UsageError(msg)
-    with _stopped_by_sigterm():
+    with _stopped_by_signals():
         run_flow(
             flow,
             settings,
@@ -89,10 +89,11 @@ def run(
 
 
 @contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM stop the run, and nothing that fails afterwards count as an error of the run.
+def _stopped_by_signals() -> Iterator[None]:
+    """Let SIGTERM stop the run as Ctrl-C does. What fails afterwards is no error of the run.
 
-    A supervisor such as systemd sends it to all processes of a run, so that the JVM ends meanwhile.
+    A supervisor such as systemd sends it to all processes of a run, so that the JVM ends meanwhile. Ctrl-C
+    may break off a call to the JVM.
     """
     received: list[int] = []
 
@@ -103,10 +104,16 @@ def _stopped_by_sigterm() -> Iterator[None]:
     signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except Exception:
-        if received:
+    except Exception as error:
+        if received or _follows_interrupt(error):
             raise KeyboardInterrupt from None
         raise
+
+
+def _follows_interrupt(error: BaseException) -> bool:
+    """Whether an error came while a KeyboardInterrupt was handled, or was made of one."""
+    before = error.__cause__ or error.__context__
+    return before is not None and (isinstance(before, KeyboardInterrupt) or _follows_interrupt(before))
 
 
 class _Waiting:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -62,9 +62,34 @@ def test_only_slices_with_such_operators_leave_something_open() -> None:
     assert [*describe_open(plan_flow(closed, "slice"), _progress(1))] == []
 
 
-@pytest.mark.parametrize("is_signalled", [True, False], ids=["signalled", "failed"])
-def test_what_fails_after_sigterm_is_not_an_error_of_the_run(
-    is_signalled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _after_sigterm() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    raise ConnectionError
+
+
+def _after_interrupt() -> None:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise ConnectionError
+
+
+def _of_interrupt() -> None:  # as Python makes it if a signal arrives in C code
+    raise SystemError from KeyboardInterrupt()
+
+
+def _alone() -> None:
+    raise ConnectionError
+
+
+@pytest.mark.parametrize(
+    ("fail", "expected"),
+    [(_after_sigterm, click.Abort), (_after_interrupt, click.Abort), (_of_interrupt, click.Abort),
+     (_alone, ConnectionError)],
+)  # fmt: skip
+def test_what_fails_after_a_signal_is_not_an_error_of_the_run(
+    fail: Callable[[], None], expected: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The JVM gets the signal too, and answers calls with errors while it ends."""
     (tmp_path / "stopped.py").write_text("from flowcore import Flow\nflow = Flow('stopped')\n")
@@ -73,11 +98,7 @@ def test_what_fails_after_sigterm_is_not_an_error_of_the_run(
     before = signal.getsignal(signal.SIGTERM)
 
     def run_flow(*_: object, **__: object) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            if is_signalled:
-                signal.raise_signal(signal.SIGTERM)
-        msg = "Cannot call methods on a stopped SparkContext"
-        raise ConnectionError(msg)
+        fail()
 
     monkeypatch.setattr("flowcore.cli.run.run_flow", run_flow)
     try:
@@ -85,7 +106,7 @@ def test_what_fails_after_sigterm_is_not_an_error_of_the_run(
     finally:
         signal.signal(signal.SIGTERM, before)
 
-    assert type(found.exception) is (click.Abort if is_signalled else ConnectionError)
+    assert type(found.exception) is expected
 
 
 class _Queries:
