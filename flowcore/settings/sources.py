@@ -31,8 +31,10 @@ def from_file(path: Path) -> Iterator[_Entry]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
+        # What names no file may be the content of one, with secrets.
+        shown = "" if isinstance(error, OSError) and {"=", "\n"} & {*str(path)} else f" {path}"
         msg = (
-            f"settings file {path} cannot be read: {why}: the run would have other settings than meant; "
+            f"settings file{shown} cannot be read: {why}: the run would have other settings than meant; "
             "pass the path of a TOML file, with lines such as execution.trigger-interval = '2 s'"
         )
         raise SettingsError(msg) from error

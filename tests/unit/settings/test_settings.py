@@ -304,6 +304,17 @@ def test_settings_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         Settings.of(environment={"FLOWCORE_SETTINGS": str(tmp_path / "gone.toml")})
 
 
+@pytest.mark.parametrize(
+    "content", ["kafka.sasl.password = 'canary'", "[kafka]\ncanary", "[kafka]\n" + "canary" * 900]
+)
+def test_content_in_place_of_the_settings_file_is_not_shown(content: str) -> None:
+    """It may have secrets, and the error goes to the terminal and to Dagster's event log."""
+    with pytest.raises(SettingsError, match=r"settings file cannot be read: .* pass the path") as caught:
+        Settings.of(environment={"FLOWCORE_SETTINGS": content})
+
+    assert "canary" not in str(caught.value)
+
+
 def test_command_reads_file_environment_and_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order is --settings, then FLOWCORE_..., then --set."""
     monkeypatch.setenv("FLOWCORE_STATE_DIR", "environment")
