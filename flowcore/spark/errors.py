@@ -91,10 +91,10 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
         yield
     except FlowcoreError:
         raise
-    except (PySparkException, Py4JJavaError) as error:
-        raise _translated(what, error, log) from error
-    except (Py4JError, ConnectionError) as error:
-        if not _is_gone(error):
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        if not _is_of_lost_jvm(error):
+            if isinstance(error, PySparkException | Py4JJavaError):
+                raise _translated(what, error, log) from error
             raise
         msg = (
             f"{what} failed: Spark's JVM is gone, killed by a user, or by the system for lack of memory: the "
@@ -189,6 +189,15 @@ def collect_texts(error: BaseException) -> list[str]:
             java = None if cause is None or cause.equals(java) else cause
         each = getattr(each, "_cause", None)  # the error of a query has no Java object, but that of its cause
     return found
+
+
+def _is_of_lost_jvm(error: BaseException | None) -> bool:
+    """Whether the JVM is gone; PySpark makes other errors of it, such as that of a type it cannot read."""
+    while error is not None:
+        if isinstance(error, Py4JError | ConnectionError) and _is_gone(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_gone(error: Py4JError | ConnectionError) -> bool:

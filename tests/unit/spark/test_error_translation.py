@@ -6,6 +6,7 @@ import errno
 import os
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from flowcore.errors import (
@@ -100,3 +101,20 @@ def test_killed_worker_is_called_so() -> None:
 
     with pytest.raises(RunError, match="a Python worker was killed"), translate_run_errors("query", "log"):
         raise StreamingQueryException(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Py4JNetworkError("Answer from Java side is empty"), "JVM is gone"),
+        (ConnectionRefusedError(), "JVM is gone"),
+        (ValueError("x"), "CANNOT_PARSE_DATATYPE"),
+    ],
+)
+def test_lost_jvm_is_found_behind_errors_that_follow(error: Exception, expected: str) -> None:
+    """PySpark makes errors of its own of it, which say nothing of the JVM."""
+    follows = PySparkException("[CANNOT_PARSE_DATATYPE] Unable to parse datatype")
+    follows.__context__ = error
+
+    with pytest.raises(RunError, match=expected), translate_run_errors("query 'bids'", "spark.log"):
+        raise follows
