@@ -110,10 +110,15 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
 
 def find_outage(what: str, error: Exception | None, log: str) -> OutageError | None:
     """The outage that has ended a query; None if it has another cause. Arguments as above."""
-    if not isinstance(error, PySparkException | Py4JJavaError):
+    if error is None:
         return None
-    found = _translated(what, error, log)
-    return found if isinstance(found, OutageError) else None
+    try:
+        with translate_run_errors(what, log):
+            raise error  # noqa: TRY301 - it is translated there
+    except OutageError as outage:
+        return outage
+    except Exception:  # noqa: BLE001 - whatever else it is
+        return None
 
 
 def find_mishap(error: Exception | None) -> str | None:

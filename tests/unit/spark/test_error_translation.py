@@ -83,11 +83,22 @@ def test_damaged_file_is_named() -> None:
 )
 def test_full_disk_under_a_file_of_ours_is_an_outage(number: int) -> None:
     """Other errors of the system are not."""
+    full = OSError(number, os.strerror(number), "/data/f/plan.json")
     with pytest.raises(DiskFullError, match="make room"), translate_run_errors("flow 'f'", "spark.log"):
-        raise OSError(number, os.strerror(number), "/data/f/plan.json")
+        raise full
+    assert isinstance(find_outage("query 'bids'", full, "spark.log"), DiskFullError)
 
     with pytest.raises(PermissionError), translate_run_errors("flow 'f'", "spark.log"):
         raise PermissionError(errno.EACCES, "no")
+
+
+def test_outage_that_a_sink_has_found_is_one() -> None:
+    """A sink in Python raises errors of flowcore, too; the others end the run."""
+    away = UnreachableBrokerError("the broker did not answer")
+
+    assert find_outage("query 'bids'", away, "spark.log") is away
+    assert find_outage("query 'bids'", RunError("no"), "spark.log") is None
+    assert find_outage("query 'bids'", ValueError("no"), "spark.log") is None
 
 
 def test_killed_worker_is_called_so() -> None:
