@@ -110,10 +110,15 @@ def _stopped_by_signals() -> Iterator[None]:
         raise
 
 
-def _follows_interrupt(error: BaseException) -> bool:
+def _follows_interrupt(error: BaseException | None) -> bool:
     """Whether an error came while a KeyboardInterrupt was handled, or was made of one."""
-    before = error.__cause__ or error.__context__
-    return before is not None and (isinstance(before, KeyboardInterrupt) or _follows_interrupt(before))
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:  # an error that is raised again may be its own cause
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class _Waiting:

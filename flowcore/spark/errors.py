@@ -89,36 +89,17 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
     """Translate the errors of an action of Spark; messages name ``what`` it ran, and Spark's ``log`` file."""
     try:
         yield
-    except FlowcoreError:
-        raise
-    except (PySparkException, Py4JError, ConnectionError) as error:
-        if not _is_of_lost_jvm(error):
-            if isinstance(error, PySparkException | Py4JJavaError):
-                raise _translated(what, error, log) from error
+    except Exception as error:
+        found = _translate(what, error, log)
+        if found is None or found is error:
             raise
-        msg = (
-            f"{what} failed: Spark's JVM is gone, killed by a user, or by the system for lack of memory: the "
-            "next start reads again what it had not committed; see the system's log, and set "
-            f"spark.driver.memory to what the machine has left (details: {log})"
-        )
-        raise RunError(msg) from error
-    except OSError as error:
-        if error.errno not in _DISK_NUMBERS:
-            raise
-        raise _disk_full(what, str(error), log) from error
+        raise found from error
 
 
 def find_outage(what: str, error: Exception | None, log: str) -> OutageError | None:
     """The outage that has ended a query; None if it has another cause. Arguments as above."""
-    if error is None:
-        return None
-    try:
-        with translate_run_errors(what, log):
-            raise error  # noqa: TRY301 - it is translated there
-    except OutageError as outage:
-        return outage
-    except Exception:  # noqa: BLE001 - whatever else it is
-        return None
+    found = None if error is None else _translate(what, error, log)
+    return found if isinstance(found, OutageError) else None
 
 
 def find_mishap(error: Exception | None) -> str | None:
@@ -141,6 +122,23 @@ def ignore_lost_jvm() -> Iterator[None]:
     except (Py4JError, ConnectionError) as error:
         if not _is_gone(error):
             raise
+
+
+def _translate(what: str, error: Exception, log: str) -> FlowcoreError | None:
+    """The error of flowcore for an error of an action of Spark; None if it is of something else."""
+    if isinstance(error, FlowcoreError):
+        return error
+    if isinstance(error, PySparkException | Py4JError | ConnectionError) and _is_of_lost_jvm(error):
+        return RunError(
+            f"{what} failed: Spark's JVM is gone, killed by a user, or by the system for lack of memory: the "
+            "next start reads again what it had not committed; see the system's log, and set "
+            f"spark.driver.memory to what the machine has left (details: {log})"
+        )
+    if isinstance(error, PySparkException | Py4JJavaError):
+        return _translated(what, error, log)
+    if isinstance(error, OSError) and error.errno in _DISK_NUMBERS:
+        return _disk_full(what, str(error), log)
+    return None
 
 
 def _translated(what: str, error: Exception, log: str) -> FlowcoreError:
@@ -198,9 +196,11 @@ def collect_texts(error: BaseException) -> list[str]:
 
 def _is_of_lost_jvm(error: BaseException | None) -> bool:
     """Whether the JVM is gone; PySpark makes other errors of it, such as that of a type it cannot read."""
-    while error is not None:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:  # an error that is raised again may be its own cause
         if isinstance(error, Py4JError | ConnectionError) and _is_gone(error):
             return True
+        seen.append(error)
         error = error.__cause__ or error.__context__
     return False
 

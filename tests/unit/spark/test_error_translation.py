@@ -129,3 +129,12 @@ def test_lost_jvm_is_found_behind_errors_that_follow(error: Exception, expected:
 
     with pytest.raises(RunError, match=expected), translate_run_errors("query 'bids'", "spark.log"):
         raise follows
+
+
+def test_error_that_is_its_own_cause_is_translated() -> None:
+    """A stored error is raised again and again, at last while what was made of it is handled."""
+    error, made = PySparkException("no"), RunError("made of it")
+    made.__cause__, error.__context__ = error, made
+
+    with pytest.raises(RunError, match="query 'bids' failed"), translate_run_errors("query 'bids'", "log"):
+        raise error
