@@ -14,6 +14,7 @@ from rich.text import Text
 
 from flowcore.api.flow import Flow
 from flowcore.api.operators import KeyedProcess, StreamJoin, Window
+from flowcore.causes import causes_of
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.escaping import printable
 from flowcore.metrics.progress import QueryProgress
@@ -105,20 +106,9 @@ def _stopped_by_signals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if received or _follows_interrupt(error):
+        if received or any(isinstance(each, KeyboardInterrupt) for each in causes_of(error)):
             raise KeyboardInterrupt from None
         raise
-
-
-def _follows_interrupt(error: BaseException | None) -> bool:
-    """Whether an error came while a KeyboardInterrupt was handled, or was made of one."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:  # an error that is raised again may be its own cause
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class _Waiting:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urlsplit
 
 from flowcore.background import call_within
+from flowcore.causes import causes_of
 from flowcore.errors import InstallationError, RegistryError, SettingsError, UnreachableRegistryError
 
 if TYPE_CHECKING:
@@ -115,10 +116,11 @@ class SchemaRegistry:
             self._refuse_answer(subject, "its versions are not a list of numbers")
         if len(numbers) > _MOST_VERSIONS:
             self._refuse_amount(subject, f"{len(numbers):,} versions, more than {_MOST_VERSIONS:,}")
-        found: list[SchemaVersion] = []
+        found, size = [], 0
         for number in sorted(numbers):
             found.append(self._version(subject, number))
-            if sum(len(each.schema) for each in found) > _MOST_TEXT:
+            size += len(found[-1].schema)
+            if size > _MOST_TEXT:
                 self._refuse_amount(subject, f"schemas of more than {_MOST_TEXT:,} characters")
         return tuple(found)
 
@@ -174,7 +176,7 @@ class SchemaRegistry:
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             self._refuse_answer(subject, str(error)[:_SHOWN], error)
         except Exception as error:
-            refused = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+            refused = next((each for each in causes_of(error) if isinstance(each, ssl.SSLError)), None)
             if refused is not None:
                 reason = getattr(refused, "verify_message", None) or refused.reason or refused
                 ca = self._settings.registry_ca
@@ -307,11 +309,3 @@ def _read_bounded(response: Any) -> None:
             msg = f"more than {_MOST_BYTES:,} bytes"
             raise ValueError(msg)
     response._content = b"".join(parts)  # noqa: SLF001 - as its own `read` does
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and the errors that caused it."""
-    each: BaseException | None = error
-    while each is not None:
-        yield each
-        each = each.__cause__ or each.__context__

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
+from flowcore.causes import causes_of
 from flowcore.errors import (
     BrokerAccessError,
     DamagedCheckpointError,
@@ -135,13 +136,13 @@ def _translate(what: str, error: Exception, log: str) -> FlowcoreError | None:
             f"spark.driver.memory to what the machine has left (details: {log})"
         )
     if isinstance(error, PySparkException | Py4JJavaError):
-        return _translated(what, error, log)
+        return _translate_spark_error(what, error, log)
     if isinstance(error, OSError) and error.errno in _DISK_NUMBERS:
         return _disk_full(what, str(error), log)
     return None
 
 
-def _translated(what: str, error: Exception, log: str) -> FlowcoreError:
+def _translate_spark_error(what: str, error: Exception, log: str) -> FlowcoreError:
     """The error of flowcore for an error of Spark, by what the errors that caused it say."""
     texts = collect_texts(error)
     reason, found = _reason(error), " ".join(texts)
@@ -194,15 +195,9 @@ def collect_texts(error: BaseException) -> list[str]:
     return found
 
 
-def _is_of_lost_jvm(error: BaseException | None) -> bool:
+def _is_of_lost_jvm(error: Exception) -> bool:
     """Whether the JVM is gone; PySpark makes other errors of it, such as that of a type it cannot read."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:  # an error that is raised again may be its own cause
-        if isinstance(error, Py4JError | ConnectionError) and _is_gone(error):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(each, Py4JError | ConnectionError) and _is_gone(each) for each in causes_of(error))
 
 
 def _is_gone(error: Py4JError | ConnectionError) -> bool:
