@@ -2,7 +2,6 @@
 
 import re
 import traceback
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ def written(text: str) -> tuple[CalledSink, str]:
         assert number == 7
         raise ValueError(text)
 
-    sink, frame = CalledSink(write), Any
+    sink = CalledSink(write)
     with pytest.raises(RunError) as caught:
-        sink(frame, 7)  # type: ignore[arg-type]
+        sink("frame", 7)  # type: ignore[arg-type]
     assert str(sink.error) == text
     return sink, "".join(traceback.format_exception(caught.value))
 
