@@ -1,9 +1,7 @@
 """`flowcore run`: a flow's bounded stages and live queries, without Dagster."""
 
-import signal
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -14,8 +12,8 @@ from rich.text import Text
 
 from flowcore.api.flow import Flow
 from flowcore.api.operators import KeyedProcess, StreamJoin, Window
-from flowcore.causes import causes_of
 from flowcore.cli.flow_argument import flow_and_settings
+from flowcore.cli.signals import stopped_by_signals
 from flowcore.escaping import printable
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import Mode
@@ -77,7 +75,7 @@ def run(
     if slice_ and mode not in ("auto", "slice"):
         msg = f"--slice and --mode {mode} exclude each other"
         raise click.UsageError(msg)
-    with _stopped_by_signals():
+    with stopped_by_signals():
         run_flow(
             flow,
             settings,
@@ -87,28 +85,6 @@ def run(
             skip_lost=skip_lost,
             listener=Terminal(Console(stderr=True)),
         )
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM stop the run as Ctrl-C does. What fails afterwards is no error of the run.
-
-    A supervisor such as systemd sends it to all processes of a run, so that the JVM ends meanwhile. Ctrl-C
-    may break off a call to the JVM.
-    """
-    received: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except Exception as error:
-        if received or any(isinstance(each, KeyboardInterrupt) for each in causes_of(error)):
-            raise KeyboardInterrupt from None
-        raise
 
 
 class _Waiting:

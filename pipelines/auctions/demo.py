@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -33,6 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from flowcore.cli.signals import stopped_by_signals
 from flowcore.errors import FlowcoreError, RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
@@ -89,10 +89,9 @@ def main(seconds: float, rate: float, history_events: int, report: Path | None, 
 
     The exit code is 1 if a record is lost or wrong.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
     try:
-        with _folder() as folder, EmbeddedBroker() as broker:
+        with stopped_by_signals(), _folder() as folder, EmbeddedBroker() as broker:
             _environment(folder, broker.bootstrap_servers)
             found = _demonstrate(folder, broker.bootstrap_servers, seconds, rate, history_events)
             console.print(_table(found))
