@@ -289,7 +289,7 @@ class _Compiler:
         for branched, branch in self.open.rest:  # a source that is read only for its bad records
             branched.filter(branch, "false")
             frames.append(branched)
-        dead_letters = (*query.dead_letters, *query.key_group_dead_letters)
+        dead_letters = [*dict.fromkeys((*query.dead_letters, *query.key_group_dead_letters))]
         nodes: tuple[Read | Write, ...] = (*query.sinks, *query.sources, *dead_letters)
         topics = {node: _topic(node) for node in nodes}
         topics |= {sink: self.context.writable(topics[sink]) for sink in query.sinks}
