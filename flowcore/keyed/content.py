@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -225,14 +226,26 @@ def _of_tables(
     def encode(numbers: Ints) -> Iterator[bytes]:
         for (name, table), start in zip(tables.items(), starts.tolist(), strict=False):
             mine = numbers[(numbers >= start) & (numbers < start + table.num_rows)] - start
-            for begin in range(0, len(mine), _PIECE_ENTRIES):
-                yield write(name, table.take(pa.array(mine[begin : begin + _PIECE_ENTRIES])))
+            chosen = table.take(pa.array(mine))
+            for begin, end in pairwise(_piece_ends(chosen, keys)):
+                yield write(name, chosen.slice(begin, end - begin))
 
     columns = [
         pa.concat_arrays([table.column(name) for table in tables.values()] or [pa.array([], field.type)])
         for name, field in zip(keys, schemas.keys, strict=True)
     ]
     return StateContent(part, _batch(columns, schemas.keys.names, int(starts[-1])), texts, encode)
+
+
+def _piece_ends(table: pa.RecordBatch, keys: Sequence[str]) -> list[int]:
+    """Where the pieces of a table begin and end: between keys, since one may replace all rows of a key."""
+    codes = factorize_keys([table.column(name) for name in keys], table.num_rows).codes
+    possible = np.append(np.flatnonzero(np.diff(codes)) + 1, table.num_rows)
+    ends = [0]
+    while ends[-1] < table.num_rows:
+        number = int(np.searchsorted(possible, ends[-1] + _PIECE_ENTRIES))
+        ends.append(int(possible[min(number, len(possible) - 1)]))
+    return ends
 
 
 def _read_buffer(layout: str, pieces: Sequence[bytes], schemas: StoredSchemas) -> StateContent:

@@ -236,6 +236,16 @@ def test_results_are_those_of_unchanged_key_groups(
         assert changed.step(batch, 17 * number) == unchanged.step(batch, 17 * number)
 
 
+def test_session_windows_of_a_key_are_not_divided() -> None:
+    """A piece of state, here of 4,096 rows, replaces all windows of its keys."""
+    groups = Groups(OPERATORS["sessions"](), 1)
+    groups.step([("a", 20, 1), *((f"{key:04}", at, 1) for key in range(2_500) for at in (11, 20))], 0)
+
+    results = groups.regroup(1).step([("z", 200, 1)], 1)
+
+    assert len(results) == 2_501
+
+
 def test_a_join_upstream_has_emitted_a_delayed_watermark() -> None:
     """The new channels of the next operator do not pass what the join has not emitted."""
     groups = Groups(OPERATORS["joined"](), 2)
