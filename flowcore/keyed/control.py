@@ -11,6 +11,7 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -97,6 +98,15 @@ class StepControl:
     places: Mapping[str, Sequence[Place]]
     backlog: Sequence[BacklogReport]
     flushed: frozenset[str]
+
+    def place(self, source: str, number: int) -> Place:
+        """The place up to which rows precede an arrival.
+
+        The sources follow each other, so that an arrival may complete what those of the sources before it
+        have begun: the rows that precede these precede it too.
+        """
+        before = takewhile(lambda name: name != source, self.arrivals)
+        return max([self.places[source][number], *(self.places[name][-1] for name in before)])
 
     def of(self, sources: Container[str]) -> StepControl:
         """The part for an operator that reads some sources; the query's backlog is for all operators."""

@@ -154,8 +154,9 @@ class PackedRows:
     ) -> None:
         """Take records of a packed row, and leave the rest."""
         count = rows.num_rows
-        if up_to is not None and channel == up_to[0]:
-            count = int(np.searchsorted(rows.column(_PLACE.name).to_numpy(), up_to[1]))
+        if up_to is not None and channel >= up_to[0]:
+            places = rows.column(_PLACE.name).to_numpy()
+            count = int(np.searchsorted(places, up_to[1])) if channel == up_to[0] else 0
         if count:
             found.append(rows.slice(0, count).select(self._schema.names))
         self._split = (channel, rows.slice(count)) if count < rows.num_rows else None

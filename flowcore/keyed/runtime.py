@@ -166,7 +166,7 @@ class Runtime:
         )
         for source, number, changes in event_time.follow(control.arrivals):
             if number >= 0:
-                self._release(state, rows, switches, out, up_to=control.places[source][number])
+                self._release(state, rows, switches, out, up_to=control.place(source, number))
             self._advance(state, changes, out)
         self._release(state, rows, switches, out)
         for source, newest in control.newest.items():

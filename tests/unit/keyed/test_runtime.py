@@ -205,6 +205,31 @@ def test_control_elements_count_where_they_stand_among_records() -> None:
     assert [output for output, _ in stepped.outputs.batches] == ["results", "late"]
 
 
+@pytest.mark.parametrize("completes", ["topic", "window"])
+def test_records_precede_the_watermark_that_completes_theirs(completes: str) -> None:
+    """Whichever of two sources comes last, the watermark of the other one releases the records before it."""
+    other = {"topic": "window", "window": "topic"}[completes]
+    runtime = replace(
+        runtime_of(by_column(windows(late="side-output"))),
+        sources={"topic": WatermarkSource(None, ("0",)), "window": WatermarkSource(None, ("0", "1"))},
+    )
+    first, second = Channel("", "0"), Channel("", "1")
+    elements = {
+        "topic": [ControlElement("topic", "0", "", 0, Watermark(20))],
+        "window": [ControlElement("window", "1", "", 2, Watermark(20))],
+    }
+    items = [
+        Packed.of_control(first, elements=[ControlElement("window", "0", "", 0, Watermark(20))]),
+        Packed.of_control(second, elements=[*elements[other], *elements[completes]]),
+        Packed.of_rows(second, 1, pa.RecordBatch.from_pylist([{"user": "a", "t": 5, "v": 1}], schema=ROWS)),
+    ]
+
+    stepped = runtime.step(0, sort_packed(items), 0, MemoryStore(), StateCache())
+
+    assert results(stepped) == [("a", 1, 1, 0, 1, False)]
+    assert [output for output, _ in stepped.outputs.batches] == ["results"]
+
+
 def test_markers_are_emitted_after_the_records_before_them() -> None:
     """A marker that arrives first in a batch is emitted last."""
     marker = LatencyMarker(7, "in", 3)
