@@ -18,7 +18,6 @@ __all__ = [
     "Misfit",
     "MisfitError",
     "batch_writer",
-    "combine_batches",
     "conform_batch",
     "find_misfits",
     "to_records",
@@ -105,14 +104,6 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
             text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             return f"emits {field.name}={text}, which is not {field.type}"
     return None
-
-
-def combine_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch with the rows of several."""
-    if len(batches) == 1:
-        return batches[0]
-    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return whole
 
 
 def conform_batch(step: Step, result: Any) -> pa.RecordBatch:

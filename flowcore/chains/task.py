@@ -20,7 +20,6 @@ from flowcore.chains.failures import (
 from flowcore.chains.records import (
     MisfitError,
     batch_writer,
-    combine_batches,
     conform_batch,
     find_misfits,
     to_records,
@@ -29,6 +28,7 @@ from flowcore.chains.reuse_check import ReuseCheck
 from flowcore.chains.steps import ChainSpec, Receiver, RecordDict, Step
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
+from flowcore.keyed.columns import concat_batches
 from flowcore.settings import CheckMode
 
 __all__ = ["ChainOutput", "ChainTask", "DownstreamChain", "OpenChain"]
@@ -194,7 +194,7 @@ class ChainTask:
                 self._write(part, buffers, locate)
         for leaving, buffer in zip(part.exits, buffers, strict=True):
             if buffer.batches and leaving.sender is not None:
-                batch = combine_batches(buffer.batches)
+                batch = concat_batches(buffer.batches)
                 if leaving.receiver is not None:
                     self._run_batch(leaving.receiver, batch, outputs)
                 elif leaving.sender.outlet is not None:

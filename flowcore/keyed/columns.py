@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from flowcore.errors import NoTimestampError
+from flowcore.errors import NoTimestampError, StateError
 from flowcore.keyed.key_index import Ints
 
-__all__ = ["KeyColumns", "complete_batch", "concat_batches", "take_rows", "timestamps_of"]
+__all__ = ["KeyColumns", "complete_batch", "concat_batches", "in_parts", "take_rows", "timestamps_of"]
 
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
@@ -47,12 +47,40 @@ def timestamps_of(
 
 
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Concatenate at least one batch."""
+    """Concatenate at least one batch.
+
+    Raises:
+        StateError: A column of text or bytes is larger than an Arrow array can be.
+    """
     if len(batches) == 1:
         return batches[0]
-    # A batch has one chunk; a table without rows has none.
-    chunks = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return chunks[0] if chunks else batches[0]
+    # A table without rows has no chunk.
+    first, *others = pa.Table.from_batches(batches).combine_chunks().to_batches() or batches[:1]
+    if others:
+        msg = (
+            f"{sum(each.num_rows for each in batches):,} rows that belong together have more than 2 GiB in a "
+            "column of text or bytes, which Arrow cannot hold; drop or shorten that column before the "
+            "operator, or spread its keys over more key groups (flowcore rescale)"
+        )
+        raise StateError(msg)
+    return first
+
+
+def in_parts(batches: Iterable[pa.RecordBatch], rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Concatenate batches that follow each other until a part has enough rows or bytes.
+
+    Args:
+        rows: A part is complete with so many rows,
+        size_bytes: or with so many bytes.
+    """
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(b.num_rows for b in waiting) >= rows or sum(b.nbytes for b in waiting) >= size_bytes:
+            yield concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield concat_batches(waiting)
 
 
 def complete_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

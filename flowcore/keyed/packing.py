@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
-from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.columns import in_parts
 from flowcore.keyed.control import QUERY, Channel, ControlElement
 from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
@@ -29,7 +29,8 @@ from flowcore.watermarks.merge import Times
 
 __all__ = ["InputColumns", "Packing", "Recipient", "SeenRows"]
 
-_ROWS_AT_ONCE = 1 << 17
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 64 << 20
+"""What is packed together: an Arrow array, as of all packed rows, cannot hold 2 GiB of text or bytes."""
 _LOW_BITS = (1 << 32) - 1
 _NO_CHANNEL = -1
 """The channel of outputs of `map_batches`, since the partitions of their records are unknown."""
@@ -189,14 +190,8 @@ class Packing:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the input of one task."""
         task = _Task()
-        pending: list[pa.RecordBatch] = []
-        for batch in batches:
-            pending.append(batch)
-            if sum(each.num_rows for each in pending) >= _ROWS_AT_ONCE:
-                yield from self._pack(concat_batches(pending), task)
-                pending = []
-        if pending:
-            yield from self._pack(concat_batches(pending), task)
+        for part in in_parts(batches, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+            yield from self._pack(part, task)
         for portion in task.portions.values():
             portion.elements.write()
         for control in task.control_rows():
@@ -366,11 +361,22 @@ class Packing:
 
 
 def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
-    found: list[Any] = list(rows)
+    found: list[tuple[Any, ...]] = []
+    size_bytes = 0
+    for group, packed in rows:
+        found.append((group, *packed))
+        size_bytes += len(packed.payload)
+        if size_bytes >= _BYTES_AT_ONCE:
+            yield _to_batch(found)
+            found, size_bytes = [], 0
     if found:
-        columns = zip(*((group, *packed) for group, packed in found), strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
-        yield pa.record_batch(arrays, schema=PACKED)
+        yield _to_batch(found)
+
+
+def _to_batch(rows: Iterable[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
+    return pa.record_batch(arrays, schema=PACKED)
 
 
 def _runs(channels: Times) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,7 @@ depends on what changes and not on the size of the state.
 
 import gc
 import secrets
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from flowcore.backlog import BacklogProgress
 from flowcore.elements import MIN_TIMESTAMP_MS, RecordAttributes, Watermark, WatermarkStatus
 from flowcore.errors import FlowcoreError, StateError
 from flowcore.failpoints import failpoint
-from flowcore.keyed.columns import complete_batch, concat_batches
+from flowcore.keyed.columns import complete_batch, in_parts
 from flowcore.keyed.control import QUERY, Place, StepControl, decode_control
 from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
@@ -38,6 +39,7 @@ from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 __all__ = ["Runtime", "StepResult"]
 
 _MOST_DELTAS = 200
+_BYTES_AT_ONCE = 1 << 30  # an Arrow array cannot hold 2 GiB of text or bytes
 _ACTIVE = WatermarkStatus(idle=False)
 _Switch = tuple[Place, RecordAttributes]
 
@@ -208,8 +210,8 @@ class Runtime:
         self._process_rows(state, rows.take(up_to), out)
 
     def _process_rows(self, state: KeyGroup, batches: list[pa.RecordBatch], out: StepOutputs) -> None:
-        if batches:
-            state.rows(complete_batch(concat_batches(batches), self.records or self.rows), out)
+        for part in in_parts(batches, sys.maxsize, _BYTES_AT_ONCE):
+            state.rows(complete_batch(part, self.records or self.rows), out)
 
     def _advance(self, state: KeyGroup, changes: Emitted, out: StepOutputs) -> None:
         """Advance event time; a watermark is emitted after the rows that it releases."""
