@@ -11,7 +11,7 @@ from flowcore.api.graph import StreamCore
 from flowcore.api.operators import Deduplicate, EventTimeSort, Ranked, SideOutput
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, find_side_columns
+from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, Reduce, find_side_columns
 from flowcore.api.updating_rows import require_final
 from flowcore.api.window_assigners import (
     GAP_COLUMN,
@@ -162,7 +162,7 @@ class KeyedStream(StreamCore):
                 bounded, or records replace earlier ones.
         """
         name = name or self.graph.free_name("reduce")
-        checks.ttl_ms(name, ttl)
+        ttl_ms = checks.ttl_ms(name, ttl)
         require_final(self.operator, name, "use aggregate(by=...), or process(by=...) for that")
         require_function(function, name)
         types = Schema.parse(schema)
@@ -171,8 +171,11 @@ class KeyedStream(StreamCore):
         window_checks.require_reducible(self.operator, name, types.names, keys)
         process = ReducingProcess(function, row_type=types.row_type, columns=types.names, keys=keys, ttl=ttl)
         return self.append(
-            KeyedProcess(**{**fields, "key": keys, "updating": True}, function=process, schema=types)
-        )
+            Reduce(
+                **{**fields, "key": keys, "updating": True}, function=process, schema=types, fold=function,
+                ttl_ms=ttl_ms,
+            )
+        )  # fmt: skip
 
     def deduplicate(
         self,

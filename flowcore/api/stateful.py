@@ -12,6 +12,7 @@ from flowcore.api.expressions import Expression
 from flowcore.api.functions import name_of, promises
 from flowcore.api.node import KeptState, Operator, Origins, trace_each, trace_to_all
 from flowcore.api.schema import Schema
+from flowcore.durations import show_ms
 from flowcore.errors import PlanError
 from flowcore.windows.config import LateRecords
 
@@ -22,6 +23,7 @@ __all__ = [
     "LATE_OUTPUT",
     "LATE_RIGHT_OUTPUT",
     "KeyedProcess",
+    "Reduce",
     "SideOutput",
     "StatefulOperator",
     "find_side_columns",
@@ -184,6 +186,35 @@ class KeyedProcess(StatefulOperator):
 
     def side_outputs_by_name(self) -> Mapping[str, tuple[tuple[str, ...], Schema | None]]:
         return {name: (schema.names, schema) for name, schema in self.side_outputs}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Reduce(KeyedProcess):
+    """Folds the records of each key into one, by a `flowcore.process.reducing.ReducingProcess`.
+
+    Attributes:
+        fold: The user's function, which that process calls.
+        ttl_ms: How long after its last record a folded record is kept; None for ever.
+    """
+
+    fold: Any
+    ttl_ms: int | None = None
+
+    def describe(self) -> str:
+        kept = "" if self.ttl_ms is None else f", kept {show_ms(self.ttl_ms)} after the last record"
+        return f"reduce {name_of(self.fold)} by {', '.join(self.by) or 'nothing'}{kept}"
+
+    def unbounded_state(self) -> Decision | None:
+        if self.bounded or not self.by or self.ttl_ms is not None:
+            return None
+        change = f"declare ttl=, if a key of {', '.join(self.by)} without records may begin anew"
+        return Decision("unbounded", ("it keeps a folded record for each key, and removes none",), (change,))
+
+    def compiled(self) -> Decision:
+        return Decision("key-group", ("a Python function folds the records of each key into one",))
+
+    def own_emission(self) -> Decision:
+        return Decision("at each record", ("the folded record of its key replaces the earlier one",))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

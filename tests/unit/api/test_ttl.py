@@ -26,6 +26,14 @@ def latest(stream: Stream, ttl: Any = HOUR) -> Stream:
     return stream.window(Global(), by="category", trigger=Count(1), ttl=ttl).aggregate(n="count(*)")
 
 
+def reduced(stream: Stream, ttl: Any = HOUR) -> Stream:
+    return stream.reduce(newer, by="category", schema="category STRING, price DOUBLE", ttl=ttl)
+
+
+def newer(kept: Any, new: Any) -> Any:
+    return max(kept, new, key=lambda record: record["price"])
+
+
 def test_aggregate_with_ttl_has_the_columns_and_key_of_one_without() -> None:
     """Later rows replace earlier ones, and may be buffered."""
     with_ttl, without = (totals(bids_of(), ttl, flush=HOUR).operator for ttl in (HOUR, None))
@@ -36,7 +44,7 @@ def test_aggregate_with_ttl_has_the_columns_and_key_of_one_without() -> None:
     assert with_ttl.attributes() == without.attributes()
 
 
-@pytest.mark.parametrize("declared", [totals, latest])
+@pytest.mark.parametrize("declared", [totals, latest, reduced])
 def test_plan_takes_ttl_into_account_and_names_it(declared: Callable[..., Stream]) -> None:
     """Without it the state is unbounded, and ttl= is the way out."""
     bounded, unbounded = (declared(bids_of(), ttl).operator for ttl in (HOUR, None))
@@ -56,6 +64,17 @@ def test_plan_says_what_is_kept_and_where() -> None:
     assert "aggregate sum(price * 2) as total, count(*) as n by category, out at each change" in text
     assert "kept 1 h after the last record" in text
     assert "spent is key-group in 16 key groups because Spark's own aggregate has no time to live" in text
+
+
+def test_plan_shows_a_reduce_by_its_function_and_its_ttl() -> None:
+    """The process that calls the function is not the user's."""
+    flow = Flow("f")
+    reduced(bids_of(flow)).write("newest", KafkaTopic("newest"))
+    text = plan_flow(flow).explain()
+
+    assert "reduce newer by category, kept 1 h after the last record" in text
+    assert "ReducingProcess" not in text
+    assert "unbounded" not in text
 
 
 @pytest.mark.parametrize("declared", [totals, latest])
