@@ -8,8 +8,9 @@ from dataclasses import fields, replace
 
 from flowcore.api.expiring_aggregate import build_expiring_aggregate
 from flowcore.api.operators import Aggregate, ChangelogNormalize, Operator
+from flowcore.errors import PlanError
 
-__all__ = ["move_to_key_groups"]
+__all__ = ["can_expire", "move_to_key_groups"]
 
 
 def move_to_key_groups(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -28,6 +29,17 @@ def move_to_key_groups(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         now = node if inputs == node.inputs else replace(node, inputs=inputs)
         placed[node] = _by_key_group(now) if node in moved and isinstance(now, Aggregate) else now
     return tuple(placed.values())
+
+
+def can_expire(node: Operator) -> bool:
+    """Whether ``ttl=`` would make an operator run by key group: an aggregate of built-in functions."""
+    if not isinstance(node, Aggregate):
+        return False
+    try:
+        _by_key_group(node)
+    except PlanError:
+        return False
+    return True
 
 
 def _by_key_group(node: Aggregate) -> Operator:

@@ -332,6 +332,27 @@ def test_operators_with_state_that_cannot_share_a_query_are_refused(build: Any, 
 
     assert reason in str(refused.value)
     assert "cut the flow between them with .through('topic')" in str(refused.value)
+    assert ("declare ttl= on second" in str(refused.value)) == reason.endswith("Spark's own aggregate")
+
+
+@pytest.mark.parametrize("ttl", [None, timedelta(hours=1)])
+def test_an_aggregate_and_windows_share_a_query_if_it_has_a_ttl(ttl: timedelta | None) -> None:
+    """The refusal of one without names that way out; that of a function without one does not."""
+    flow = Flow("f")
+    total = _bids(flow).aggregate(by="category", n="count(*)", ttl=ttl, name="total")
+    _windowed(total, "second", time="processing").write("out", KafkaTopic("out"))
+    median = _bids(flow, "more").aggregate(by="category", n="median(price)", name="median")
+    if ttl is None:
+        with pytest.raises(PlanError, match=r"\.through\('topic'\), or declare ttl= on total$"):
+            plan_flow(flow)
+    else:
+        (query,) = (each for each in plan_flow(flow).live_queries if each.sinks)
+        assert len(query.exchanges) == 2
+    _windowed(median, "third", time="processing").write("medians", KafkaTopic("medians"))
+    if ttl is None:
+        return
+    with pytest.raises(PlanError, match=r"\.through\('topic'\)$"):
+        plan_flow(flow)
 
 
 def test_bad_records_leave_through_a_shared_query(tmp_path: Path) -> None:
