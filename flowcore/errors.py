@@ -2,6 +2,7 @@
 
 FlowcoreError
 +-- ConfigurationError (also ValueError)   the program as written cannot work
+|   +-- FlowNotFoundError                  a MODULE:FLOW of another form, or of no module
 |   +-- SchemaError                        a schema or an expression that cannot be read
 |   +-- PlanError                          a flow whose operators contradict each other
 |   +-- SettingsError                      an unknown setting, or a value it cannot take
@@ -46,6 +47,7 @@ __all__ = [
     "DiskFullError",
     "ElementError",
     "ExpiredLeaseError",
+    "FlowNotFoundError",
     "FlowcoreError",
     "FormatError",
     "FunctionError",
@@ -77,6 +79,10 @@ class FlowcoreError(Exception):
 
 class ConfigurationError(FlowcoreError, ValueError):
     """A parameter, or a combination of parameters, that can never work."""
+
+
+class FlowNotFoundError(ConfigurationError):
+    """A ``MODULE:FLOW`` that has another form, or names no module; what a module declares is not meant."""
 
 
 class SchemaError(ConfigurationError):

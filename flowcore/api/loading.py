@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from flowcore.api.flow import Flow
-from flowcore.errors import ConfigurationError, FlowcoreError, PlanError
+from flowcore.errors import FlowcoreError, FlowNotFoundError, PlanError
 
 __all__ = ["load_flow"]
 
@@ -24,7 +24,7 @@ def load_flow(text: str) -> Flow:
     """Import a module and return one of its flows, from ``MODULE:FLOW`` with the name of a variable.
 
     Raises:
-        ConfigurationError: The text is not of this form, or there is no such module.
+        FlowNotFoundError: The text is not of this form, or there is no such module.
         PlanError: The module has no such flow, or cannot be imported.
         FlowcoreError: The flow in it cannot be declared; a note has the place in the module.
     """
@@ -34,7 +34,7 @@ def load_flow(text: str) -> Flow:
     if not module_name or not attribute:
         example = f"{module_name}:flow" if module_name else "my_flows.sales:flow"
         msg = f"{text!r} is not MODULE:FLOW; pass for instance {example}, if the module has flow = Flow(...)"
-        raise ConfigurationError(msg)
+        raise FlowNotFoundError(msg)
     found = getattr(_import(module_name), attribute, None)
     if not isinstance(found, Flow):
         _refuse_attribute(module_name, attribute, found)
@@ -49,7 +49,7 @@ def _refuse_path(path: PurePath, text: str, attribute: str) -> NoReturn:
         f"{text!r} is a path: a flow is found by the name of its module, as Python imports it; "
         f"pass {module}:{attribute}{where}"
     )
-    raise ConfigurationError(msg)
+    raise FlowNotFoundError(msg)
 
 
 def _refuse_attribute(module_name: str, attribute: str, found: object) -> NoReturn:
@@ -77,7 +77,7 @@ def _import(module_name: str) -> ModuleType:
                 f"there is no module {module_name!r} in {Path.cwd()} or on PYTHONPATH; pass a module that "
                 "exists, or run the command in the folder where its name begins"
             )
-            raise ConfigurationError(msg) from error
+            raise FlowNotFoundError(msg) from error
         msg = (
             f"module {module_name!r} cannot be imported: {_cause(error)}, at {_place(error)}; so there is no "
             f"flow; correct that line (python -c 'import {module_name}' shows the whole traceback)"
@@ -104,7 +104,7 @@ def _place(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_OWN, "<frozen"))
+        if not frame.filename.startswith((_OWN, "<"))  # no file: frozen modules, __init__ of dataclasses
     ]
     paths = sysconfig.get_paths()
     libraries = tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})

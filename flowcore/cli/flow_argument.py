@@ -12,7 +12,7 @@ import click
 
 from flowcore.api.flow import Flow
 from flowcore.api.loading import load_flow
-from flowcore.errors import ConfigurationError, StateError
+from flowcore.errors import FlowNotFoundError, StateError
 from flowcore.settings import FILE_VARIABLE, Settings, refuse_secrets, secret_keys
 from flowcore.spark.run.private import private_files
 
@@ -34,10 +34,8 @@ class _FlowType(click.ParamType[Flow]):
             # What a module prints is not the command's output, which may be JSON.
             with contextlib.redirect_stdout(sys.stderr):
                 return load_flow(value)
-        except ConfigurationError as error:
-            if type(error) is ConfigurationError:  # a subclass means that the flow itself is wrong
-                self.fail(str(error), param, ctx)
-            raise
+        except FlowNotFoundError as error:  # others mean that the flow itself is wrong
+            self.fail(str(error), param, ctx)
 
 
 class _NameType(click.ParamType[str]):

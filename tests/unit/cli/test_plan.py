@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from flowcore.cli.main import main
 from flowcore.cli.plan import plan
 from flowcore.settings import Settings
 from flowcore.spark.results.manifest import DataFile, Manifest, Table
@@ -80,6 +81,32 @@ def test_plan_as_mermaid_is_a_flowchart() -> None:
 
     assert lines[0] == "flowchart TD"
     assert 'subgraph p1c1["python chain"]' in [line.strip() for line in lines]
+
+
+def test_plan_tells_a_wrong_flow_from_a_wrong_argument(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A connector of the module has a line in it; a module that does not exist is a wrong argument."""
+
+    def run(flow: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["flowcore", "plan", flow])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return stopped.value.code, capsys.readouterr().err
+
+    line = "bids = flow.read('bids', KafkaTopic('bids', 'id INT', on_error='drop'))"
+    (folder / "wrong_topic.py").write_text(
+        f"from flowcore import Flow, KafkaTopic\nflow = Flow('a')\n{line}\n"
+    )
+    code, text = run("wrong_topic:flow")
+    assert code == 1
+    assert text.startswith("error: on_error='drop' of topic 'bids' is not")
+    assert text.endswith(f"declared at {folder / 'wrong_topic.py'}, line 3: {line}\n")
+
+    code, text = run("no_such_module:flow")
+    assert code == 2
+    assert "Usage: flowcore plan" in text
+    assert "there is no module 'no_such_module'" in text
 
 
 @pytest.mark.parametrize("form", ["json", "mermaid"])
