@@ -166,7 +166,9 @@ class Write(_End):
         return self.topic is not None and self.topic.delivery == "exactly-once"
 
     def describe(self) -> str:
-        key = f", key {', '.join(self.key) or 'constant'}" if self.key is not None else ""
+        key = ""
+        if self.topic is not None and self.key is not None:  # files have no keys
+            key = f", key {', '.join(self.key) or 'constant'}"
         deleted = f", tombstones where {self.deleted}" if self.deleted is not None else ""
         delivery = ", exactly once" if self.exactly_once else ""
         cut = ", a cut" if self.is_cut else ""

@@ -66,18 +66,22 @@ class Ranked(StatefulOperator):
         if self.bounded or not self.by or self.ttl_ms is not None:
             return None
         change = f"declare ttl=, if a key of {', '.join(self.by)} without records may begin anew"
-        return Decision("unbounded", ("it keeps the ranked rows of each key, and removes none",), (change,))
+        kept = "newest row" if self.rank is None else "ranked rows"
+        return Decision("unbounded", (f"it keeps the {kept} of each key, and removes none",), (change,))
 
     def compiled(self) -> Decision:
         """``"native"``: a window function of Spark. ``"key-group"``: Python over columns, with state."""
         if self.bounded:
             return Decision("native", ("its rows are complete, and Spark can order them",))
-        return Decision("key-group", ("a record is compared with those of its key that have a rank",))
+        others = "the newest of its key" if self.rank is None else "those of its key that have a rank"
+        return Decision("key-group", (f"a record is compared with {others}",))
 
     def own_emission(self) -> Decision:
         if self.bounded:
             return Decision("at the end of input", ("ranks are final when its input has ended",))
         why = "once in a batch, a rank that has another row replaces the earlier one"
+        if self.rank is None:
+            why = "once in a batch, the newest row of a key replaces the earlier one"
         return Decision("at each change", (why,))
 
     def checkpoint_obstacle(self) -> Obstacle | None:

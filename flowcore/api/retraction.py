@@ -67,7 +67,10 @@ class ChangelogNormalize(_Retraction):
         if not self.by or self.ttl_ms is not None:
             return None
         keys = ", ".join(self.by)
-        change = f"declare ttl=, if a row of a key of {keys} that is not replaced may be taken back then"
+        reader = self.name.removesuffix(".changes")
+        change = (
+            f"declare ttl= on {reader}, if a row of a key of {keys} that is not replaced may be taken back"
+        )
         return Decision("unbounded", (f"it keeps the last row of each key of {keys}",), (change,))
 
     def compiled(self) -> Decision:

@@ -30,10 +30,12 @@ from flowcore.api.operators import (
 )
 from flowcore.api.resolution import rename_selected
 from flowcore.api.retraction import IS_DELETED
+from flowcore.api.stateful import Reduce
 
 __all__ = [
     "Replaced",
     "decide_changes",
+    "explain_replaced",
     "find_deleted",
     "find_origin",
     "find_replacing",
@@ -114,6 +116,26 @@ def decide_changes(node: Operator) -> Decision:
     deleted = find_deleted(node)
     deletes = () if deleted is None else (f"{deleted} is true where a key is deleted",)
     return Decision(f"updating by {', '.join(node.key) or 'nothing'}", (why, *deletes))
+
+
+def explain_replaced(node: Operator) -> Decision | None:
+    """What an operator does with rows that replace earlier ones, if it does not take these back."""
+    replacing = next(filter(None, map(find_replacing, node.inputs[:1])), None)
+    if replacing is None:
+        return None
+    if isinstance(node, Window | Reduce):
+        return Decision(
+            f"counts each replacement of {replacing.name}",
+            ("it does not take back the row that is replaced",),
+            ("use aggregate(by=...), which does",),
+        )
+    if isinstance(node, Where | Filter):
+        return Decision(
+            f"does not retract rows of {replacing.name}",
+            ("a row that does not fit is dropped, so that the earlier row of its key stays in the output",),
+            ("write the rows with deleted= instead",),
+        )
+    return None
 
 
 def replaces_by_key(node: Operator) -> bool:

@@ -161,11 +161,13 @@ class Window(StatefulOperator):
         """The reasons why Spark's window aggregate cannot compute it, and how to avoid them."""
         config = self.config
         if not self.bounded:
-            yield Obstacle(
-                "its watermark is the smallest over all partitions, Spark's own the largest"
-                if config.time == "event"
-                else "Spark's own aggregate has no windows by processing time"
-            )
+            if config.has_lateness:
+                why = "Spark's watermark follows the fastest partition, and would drop records of slower ones"
+            elif config.time == "processing":
+                why = "Spark's own aggregate has no windows by processing time"
+            else:
+                why = "Spark's own aggregate has no windows without end"
+            yield Obstacle(why)
             return
         if not isinstance(config.assigner, (TumblingWindows, SlidingWindows, EndOfStreamWindows)):
             yield Obstacle("its windows are not of a fixed length")

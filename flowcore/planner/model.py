@@ -203,6 +203,7 @@ class LiveQuery:
         catch_up: Whether it then runs in micro-batches; ``"no"`` if it never changes its mode.
         after: Names of the bounded stages that must be committed before it may start.
         key_groups: In how many parts operators with state by key group keep it.
+        idle_partitions: That some partitions of its state have no key group; None if each has one.
         latency: How often latency markers are sent through it.
         can_carry_markers: Whether latency markers can pass through it, whatever the settings are.
         flushes: Of each operator, whether its output is buffered.
@@ -234,6 +235,7 @@ class LiveQuery:
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
     key_groups: int = 16
+    idle_partitions: Decision | None = None
     latency: Decision = _OFF
     can_carry_markers: bool = False
     flushes: tuple[Flush, ...] = ()

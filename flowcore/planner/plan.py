@@ -105,6 +105,7 @@ def plan_flow(
                 backlog=execution.decide_backlog(query, settings),
                 catch_up=execution.decide_catch_up(query, mode, settings),
                 key_groups=settings.key_groups,
+                idle_partitions=execution.find_idle_partitions(query, settings),
                 latency=execution.decide_latency(query, settings),
                 can_carry_markers=execution.can_carry_markers(query),
                 delivery=execution.decide_delivery(query, settings),

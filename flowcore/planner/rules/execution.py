@@ -37,6 +37,7 @@ __all__ = [
     "decide_checkpoint",
     "decide_delivery",
     "decide_latency",
+    "find_idle_partitions",
     "read_backlog_interval",
     "read_thresholds",
     "require_live_delivery",
@@ -59,7 +60,7 @@ def choose_mode(
         PlanError: ``realtime`` was asked for and is not possible.
     """
     found = (*_find_obstacles(operators), *_find_flushes(operators, buffered or {}, requested))
-    obstacles = tuple(each.why for each in found)
+    obstacles = _merge_reasons(found, operators)
     if requested == "slice":
         return Decision("slice", ("asked for: catch up, then stop",))
     if requested == "micro-batch":
@@ -72,7 +73,8 @@ def choose_mode(
             "change that, or run it with --mode micro-batch"
         )
         raise PlanError(msg)
-    return Decision("micro-batch", obstacles, tuple(dict.fromkeys(each.change for each in found)))
+    changes = dict.fromkeys(each.change for each in found if each.change)
+    return Decision("micro-batch", obstacles, tuple(changes))
 
 
 def read_thresholds(settings: Settings) -> Thresholds:
@@ -173,6 +175,21 @@ def decide_checkpoint(query: LiveQuery, settings: Settings) -> Decision:
     return Decision(f"every {interval}", (f"execution.realtime.batch-duration is {interval}", *flushed))
 
 
+def find_idle_partitions(query: LiveQuery, settings: Settings) -> Decision | None:
+    """Whether some partitions of the state have no work, as they have no key group."""
+    partitions, groups = settings.shuffle_partitions, settings.key_groups
+    if not query.keeps_key_groups or partitions <= groups:
+        return None
+    change = (
+        f"set execution.shuffle-partitions to {groups} or less, or state.key-groups to {partitions} or more"
+    )
+    return Decision(
+        f"{partitions - groups} of {partitions} shuffle partitions have no work",
+        (f"state.key-groups is {groups}, and a key group is in one partition",),
+        (change,),
+    )
+
+
 def can_carry_markers(query: LiveQuery) -> bool:
     """Whether markers can pass through a query, whatever the settings are."""
     return not any(_find_marker_obstacles(query))
@@ -255,6 +272,22 @@ def _find_obstacles(operators: tuple[Operator, ...]) -> Iterator[Obstacle]:
             f"{names} {'are Python functions' if len(python) > 1 else 'is a Python function'}",
             f"say {names} in Spark SQL (select, with_columns, where), or cut the flow with .through('topic')",
         )
+
+
+def _merge_reasons(found: Iterable[Obstacle], operators: Iterable[Operator]) -> tuple[str, ...]:
+    """The reasons, with one that holds for several operators once."""
+    names = [node.name for node in operators]
+    merged: dict[str, list[str]] = {}
+    for why in (each.why for each in found):
+        name, _, rest = why.partition(" ")
+        if name in names:
+            merged.setdefault(rest, []).append(name)
+        else:
+            merged[why] = []
+    return tuple(
+        f"each of {', '.join(each[:-1])} and {each[-1]} {why}" if len(each) > 1 else " ".join([*each, why])
+        for why, each in merged.items()
+    )
 
 
 def _find_flushes(

@@ -104,10 +104,10 @@ def explain_key_groups(
         _explain_key(node),
         "its function keeps no record from batch to batch"
         if isinstance(node, PythonOperator)
-        else "its input is processed at once, as that moves its watermarks and timers",
-        f"in backlog when that is gone, and not before {setting}"
+        else "its input is processed at once, which moves its watermarks and timers",
+        f"during backlog it emits when the backlog ends {setting}"
         if backlog_ms is None
-        else f"in backlog every {show_ms(backlog_ms)}, and when that is gone {setting}",
+        else f"during backlog it emits every {show_ms(backlog_ms)}, and when the backlog ends {setting}",
     ]
     if config.at_checkpoint:
         reasons.append("also at the end of each batch, as it declares output_on_checkpoint")
@@ -130,5 +130,6 @@ def explain_key_groups(
 
 
 def _explain_key(node: Operator) -> str:
-    place = f"of the same {', '.join(node.buffer_key)}" if node.buffer_key else "as it is made in one place"
-    return f"its later output replaces the earlier one {place}"
+    if node.buffer_key:
+        return "a later result of a key replaces the earlier one"
+    return "a later result replaces the earlier one, as all are made in one place"

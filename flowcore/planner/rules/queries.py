@@ -226,7 +226,7 @@ def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | Non
         if source not in histories and (counting := _find_counting(source, found)) is not None:
             before = found[counting]
             found[counting] = replace(before, counts_bad=(*before.counts_bad, source))
-            why = f"it does not read what {before.name} has found no bad record in, in micro-batches"
+            why = f"in micro-batches it skips a batch in which query {before.name} counted no bad record"
             query = replace(query, split=replace(query.split, reasons=(*query.split.reasons, why)))
         own.append(query)
     return (*found.values(), *own)
@@ -273,14 +273,14 @@ def _is_preferred(query: LiveQuery) -> bool:
 
 def _build_dead_letter_query(source: Read, history: WithHistory | None, requested: Mode | None) -> LiveQuery:
     mode: Mode = "slice" if requested == "slice" else "micro-batch"
-    why = f"no other query of {source.name} can carry its bad records to the sink"
+    why = f"it writes the dead letters of {source.name}, which no other query of it can carry"
     return LiveQuery(
         name=source.name,
         operators=(source,) if history is None else (source, history),
         results=() if history is None else (history.history,),
         sinks=(),
         dead_letters=(source,),
-        mode=Decision(mode, ("nobody waits for a dead letter",)),
+        mode=Decision(mode, ("dead letters need no low latency",)),
         split=Decision("its own query", (why,)),
     )
 

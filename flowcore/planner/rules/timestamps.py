@@ -60,7 +60,10 @@ def choose_format(
     if settings:
         return Decision(
             "tagged",
-            (*settings, "nothing else stands in the way of value-only elements"),
+            (
+                *settings,
+                "nothing else asks for timestamps",
+            ),
             ("set pipeline.force-timestamp-support=false and pipeline.auto-watermark-interval=0",),
         )
     off = "pipeline.force-timestamp-support is false", "pipeline.auto-watermark-interval is 0"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import Operator, PythonOperator, Read, SideOutput, StatefulOperator, Write
-from flowcore.api.updating_rows import decide_changes
+from flowcore.api.updating_rows import decide_changes, explain_replaced
 from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
 
 __all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "name_end"]
@@ -29,8 +29,10 @@ class OperatorDetail:
         outcomes: By name, in the order in which they are shown: ``compiled``, its form; ``filter``, whether
             it runs upstream of Python functions; ``join``, how it reads a table; ``state``, where it is kept;
             ``late``, what happens to late records; ``alignment`` of partitions; ``output``, when it emits;
-            ``changes``, whether a later row replaces an earlier one; ``flush``; ``failure``, what happens to
-            a record for which its function raises; ``unbounded_state``. Those that do not apply are left out.
+            ``changes``, whether a later row replaces an earlier one; ``replaced_input``, what it does with
+            rows that replace earlier ones if it does not take these back; ``flush``; ``failure``, what
+            happens to a record for which its function raises; ``unbounded_state``. Those that do not apply
+            are left out.
     """
 
     node: Operator
@@ -101,6 +103,7 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
         "alignment": node.alignment(),
         "output": node.emission(),
         "changes": None if node.bounded or isinstance(node, Write) else decide_changes(node),
+        "replaced_input": explain_replaced(node),
         "flush": flush.decision,
         "failure": runs.failures.get(node),
         "unbounded_state": node.unbounded_state(),
@@ -159,7 +162,8 @@ def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) 
 
 def describe(node: Operator) -> str:
     """An operator in one line: its name, its inputs, what it does."""
-    return f"{node.name} <- {', '.join(parent.name for parent in node.inputs) or '.'}: {node.describe()}"
+    inputs = f" <- {', '.join(parent.name for parent in node.inputs)}" if node.inputs else ""
+    return f"{node.name}{inputs}: {node.describe()}"
 
 
 def name_end(end: Operator | KafkaTopic) -> str:

@@ -64,6 +64,7 @@ def _query(query: LiveQuery) -> dict[str, Any]:
         "checkpoint_needs": {
             "fingerprint": needs.fingerprint, "sources": list(needs.sources), "states": states,
         },
+        **({"idle_partitions": _decision(query.idle_partitions)} if query.idle_partitions else {}),
         "latency": _decision(query.latency),
         "delivery": _decision(query.delivery),
         "dead_letters": [source.dead_letter for source in query.dead_letters],

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import StatefulOperator, Write
-from flowcore.api.updating_rows import decide_changes, find_replacing
+from flowcore.api.updating_rows import decide_changes, explain_replaced, find_replacing
 from flowcore.escaping import printable
 from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
@@ -71,12 +71,17 @@ def _render_exceptions(query: LiveQuery) -> Iterator[str]:
     """What is not the default of an operator."""
     for each in query.flushes:
         if each.way != "off":
-            yield f"{each.operator.name} is flushed {_because(each.decision)}"
+            latest = f"the latest result of each ({', '.join(each.key)})" if each.key else "its latest result"
+            yield f"{each.operator.name} emits {latest} {_because(each.decision)}"
+    if query.idle_partitions is not None:
+        yield _because(query.idle_partitions)
     for node in query.shuffled_joins:
         yield f"{node.name} is joined by a {_because(query.joins[node])}"
     for node in query.operators:
         if find_replacing(node) is node and not isinstance(node, Write):
             yield f"{node.name} is {_because(decide_changes(node))}"
+        if found := explain_replaced(node):
+            yield f"{node.name} {_because(found)}"
         if found := node.unbounded_state():
             yield f"the state of {node.name} is {_because(found)}"
 
@@ -88,15 +93,15 @@ def _render_elements(edges: tuple[Edge, ...]) -> Iterator[str]:
             elements.setdefault(edge.elements, []).append(str(edge))
     for decision, names in elements.items():
         where = f" on {', '.join(names)}" if len(elements) > 1 else ""
-        yield f"    {decision.value} elements{where} because {', '.join(decision.reasons)}"
+        yield f"    {decision.value} elements{where} because {_join(decision.reasons)}"
 
 
 def _render_topics(edges: tuple[Edge, ...]) -> Iterator[str]:
     for edge in edges:
-        topic, (form, reasons) = edge.topic, (edge.elements.value, edge.elements.reasons)
+        topic, form = edge.topic, edge.elements.value
         if topic is not None and form != "plain":
             how = " in headers" if topic.headers and form == "tagged" else ""
-            why = "as what arrives" if topic.elements == "auto" else f"because {', '.join(reasons)}"
+            why = "as what arrives" if topic.elements == "auto" else f"because {_join(edge.elements.reasons)}"
             yield f"      {edge}: {form} elements{how} {why}"
 
 
@@ -167,4 +172,8 @@ def _because(decision: Decision) -> str:
 
 def _why(decision: Decision) -> str:
     change = f"; to change it, {' and '.join(decision.change)}" if decision.change else ""
-    return f"because {', '.join(decision.reasons)}{change}"
+    return f"because {_join(decision.reasons)}{change}"
+
+
+def _join(reasons: tuple[str, ...]) -> str:
+    return "; ".join(reasons)  # a reason may have commas

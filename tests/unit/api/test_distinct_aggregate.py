@@ -37,7 +37,7 @@ def test_plan_says_what_is_counted() -> None:
     assert (find_replacing(node), find_deleted(node)) == (node, None)
     assert "pages <- visits: aggregate count(distinct user) as users, count(*) as n, max(seconds) as" in text
     assert (
-        "key-group because Spark's own aggregate refuses distinct values of a stream, it counts each" in text
+        "key-group because Spark's own aggregate refuses distinct values of a stream; it counts each" in text
     )
     assert "for count(distinct user), max(seconds)" in text
     assert "the state of pages is unbounded because it keeps each distinct value of each key of page" in text

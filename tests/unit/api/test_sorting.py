@@ -60,9 +60,12 @@ def test_plan_says_when_records_leave() -> None:
 
     assert "ordered <- events: sort by event time by user, late records to a side output" in text
     assert "again <- ordered: sort by event time in each partition" in text
-    assert "micro-batch because ordered keeps its state by key group, in Python workers" in text
+    assert (
+        "micro-batch because each of ordered and again keeps its state by key group, in Python workers"
+        in text
+    )
     assert "it has two exchanges: ordered, then again" in text
-    assert "when the watermark reaches a record because no earlier record can come after that, " in text
+    assert "when the watermark reaches a record because no earlier record can come after that; " in text
     assert "a partition of events without records holds them" in text
     assert "to change it, give the watermark of events .with_idleness(...)" in text
     assert "late: side output because late='side-output' is declared" in text

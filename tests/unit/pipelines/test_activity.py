@@ -36,7 +36,7 @@ def test_plan_shows_the_features_with_the_settings_of_the_deployment() -> None:
     text = plan_flow(flow, settings=Settings.of(file=DEPLOYED, environment={})).explain()
 
     assert "later records to the side output" in text
-    assert "bidders is flushed every 5 s" in text
+    assert "bidders emits the latest result of each (bidder) every 5 s" in text
     assert "bidder_totals -> topic bidder-totals: value-only elements" in text
     assert text.count("latency markers every 1 s") == 2
 

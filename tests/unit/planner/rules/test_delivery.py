@@ -54,7 +54,7 @@ def test_plan_explains_delivery() -> None:
     text = plan_flow(_flow(ONCE)).explain()
 
     assert (
-        "    delivery exactly-once because sink-0 asks for it (delivery), each batch is written in 2" in text
+        "    delivery exactly-once because sink-0 asks for it (delivery); each batch is written in 2" in text
     )
     assert "write KafkaTopic out, exactly once" in text
     assert "delivery" not in plan_flow(_flow(KafkaTopic("out"))).explain()

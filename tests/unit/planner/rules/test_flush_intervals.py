@@ -287,7 +287,9 @@ def test_backlog_and_memory_are_part_of_the_buffer() -> None:
     )
 
     assert flush.config == BufferOutput(60_000, True, True, 1_000_000, 600_000)
-    assert "in backlog every 10 min, and when that is gone" in " ".join(flush.decision.reasons)
+    assert "during backlog it emits every 10 min, and when the backlog ends" in " ".join(
+        flush.decision.reasons
+    )
     assert "also when 1,000,000 records wait" in " ".join(flush.decision.reasons)
     assert own.config is not None
     assert own.config.backlog_interval_ms == 1_200_000

@@ -36,7 +36,7 @@ FOUR_SECONDS = bounded_out_of_orderness(timedelta(seconds=4))
 FORCED = "pipeline.force-timestamp-support is true"
 LOOKING = "pipeline.auto-watermark-interval is 200 ms"
 SET = "bids sets watermarks (out of order by up to 4 s)"
-ALONE = "nothing else stands in the way of value-only elements"
+ALONE = "nothing else asks for timestamps"
 NOTHING = (
     "pipeline.force-timestamp-support is false",
     "pipeline.auto-watermark-interval is 0",
@@ -305,7 +305,7 @@ def test_explain_is_one_line_where_all_edges_agree() -> None:
     lines = render_text(plan_flow(flow, settings=OFF)).splitlines()
 
     assert [line for line in lines if "elements" in line] == [
-        f"    value-only elements because {', '.join(NOTHING)}"
+        f"    value-only elements because {'; '.join(NOTHING)}"
     ]
 
 
@@ -321,9 +321,9 @@ def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
 
     for line in (
         f"    tagged elements on timed -> both, both -> out because {SET.replace('bids', 'timed')}",
-        f"    value-only elements on plain -> both because {', '.join(NOTHING)}",
-        "      timed <- .: read KafkaTopic timed from earliest, event time at, out of order by up to 4 s",
-        "      plain <- .: read KafkaTopic plain from earliest, event time as Kafka keeps it, no watermarks",
+        f"    value-only elements on plain -> both because {'; '.join(NOTHING)}",
+        "      timed: read KafkaTopic timed from earliest, event time at, out of order by up to 4 s",
+        "      plain: read KafkaTopic plain from earliest, event time as Kafka keeps it, no watermarks",
         "      topic timed -> timed: value-only elements because its topic declares elements='value-only'",
         "      out -> topic out: tagged elements in headers as what arrives",
     ):

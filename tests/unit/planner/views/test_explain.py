@@ -92,7 +92,7 @@ def test_verbose_text_begins_with_the_short_one_and_names_every_rule(declare: Ca
             assert decisions
             for decision in decisions:
                 assert decision["because"]
-                assert f": {decision['value']} because {', '.join(decision['because'])}" in text
+                assert f": {decision['value']} because {'; '.join(decision['because'])}" in text
 
 
 @pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
