@@ -12,13 +12,15 @@ from flowcore.api.operators import (
 )
 from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
 from flowcore.api.updating_rows import require_replaced
-from flowcore.api.window_aggregates import WindowAggregates, parse_window_aggregates
+from flowcore.api.window_aggregates import AggregatePlace, WindowAggregates, parse_window_aggregates
 from flowcore.windows.built_in import BuiltIn
 
 __all__ = ["build_distinct_aggregate", "build_retraction"]
 
 _RETRACTABLE = frozenset({"count", "count_if", "sum", "avg", "min", "max"})
 """The functions from which a value can be taken back; of distinct values only ``count``."""
+_Refusal = tuple[str, str]
+_PLACE = AggregatePlace("rows that can be taken back", "a group", "aggregate", "", _RETRACTABLE)
 
 
 def build_retraction(
@@ -41,7 +43,7 @@ def build_retraction(
         node, name, "put the condition into the aggregates, as in sum(if(condition, price, null))"
     )
     why = f"over {node.name!r}, whose rows replace earlier ones: a replaced value could not be taken back"
-    found = _parse_counted(node, name, aggregates, why)
+    found = _parse_counted(node, name, aggregates, why=(why, ""))
     changes = ChangelogNormalize(
         name=f"{name}.changes", inputs=(node,), columns=(*node.columns, CHANGE_COLUMN), bounded=False,
         by=replaced.key, deleted=replaced.deleted, ttl_ms=ttl_ms,
@@ -68,9 +70,15 @@ def build_distinct_aggregate(
         PlanError: Another aggregate cannot be computed together with one of distinct values.
     """
     (node,), name = fields["inputs"], fields["name"]
-    why = f"beside a distinct aggregate of the unbounded {node.name!r}: its state does not have what it needs"
-    change = "; compute the others in an aggregate of their own, or declare ttl="
-    found = _parse_counted(node, name, aggregates, why, change)
+    why = (
+        f"beside a distinct aggregate of the unbounded {node.name!r}: its state does not have what it needs",
+        "; compute it in an aggregate of its own, or declare ttl=",
+    )
+    distinct = (
+        f"is of distinct values of the unbounded {node.name!r}: only their number is computed without ttl=",
+        "; or declare ttl=",
+    )
+    found = _parse_counted(node, name, aggregates, why=why, distinct=distinct)
     return DistinctAggregate(
         **fields, by=keys, aggregates=found.columns, sql=tuple(aggregates.items()), computed=found.computed,
         uses=found.uses,
@@ -78,20 +86,26 @@ def build_distinct_aggregate(
 
 
 def _parse_counted(
-    node: Operator, name: str, aggregates: Mapping[str, str], why: str, change: str = ""
+    node: Operator,
+    name: str,
+    aggregates: Mapping[str, str],
+    *,
+    why: _Refusal,
+    distinct: _Refusal | None = None,
 ) -> WindowAggregates:
     """Parse aggregates that can be computed from sums and from the number of times that each value occurs.
 
     Args:
-        why: The reason for which another aggregate is refused.
-        change: A further way out, besides an aggregate that can be computed.
+        why: Why another aggregate is refused, and a further way out, besides those that can be computed.
+        distinct: The same of one of distinct values, if that is another.
     """
-    found = parse_window_aggregates(node, name, aggregates)
+    found = parse_window_aggregates(node, name, aggregates, _PLACE)
     for column, each in found.columns:
         if not _is_counted(each):
             known = ", ".join(sorted(_RETRACTABLE))
+            reason, change = distinct if each.distinct and distinct else why
             refuse(
-                f"operator {name!r}: {column}={aggregates[column]!r} {why}; those that can: {known}, "
+                f"operator {name!r}: {column}={aggregates[column]!r} {reason}; those that can: {known}, "
                 f"count(distinct ...){change}"
             )
     return found

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from flowcore.api import window_checks
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.window_aggregates import parse_window_aggregates
+from flowcore.api.window_aggregates import AggregatePlace, parse_window_aggregates
 from flowcore.api.window_operator import Window
 from flowcore.durations import show_ms
 from flowcore.windows import GlobalWindows, WindowAggregate, WindowConfig
@@ -17,6 +17,9 @@ from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.triggers import Count
 
 __all__ = ["ExpiringAggregate", "build_expiring_aggregate"]
+
+_WITH_TTL = AggregatePlace("groups with ttl=", "a group", "aggregate", "leave ttl= out")
+_TAKEN_BACK = AggregatePlace("groups that another aggregate takes back", "a group", "aggregate", "")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -82,7 +85,7 @@ def build_expiring_aggregate(
     """
     (node,), name = fields["inputs"], fields["name"]
     window_checks.require_unbounded_for_ttl(node, name)
-    found = parse_window_aggregates(node, name, aggregates)
+    found = parse_window_aggregates(node, name, aggregates, _TAKEN_BACK if ttl_ms is None else _WITH_TTL)
     config = WindowConfig(
         assigner=GlobalWindows(), function=WindowAggregate(BuiltIns(found.columns)), trigger=Count(1),
         ttl_ms=ttl_ms,

@@ -4,7 +4,7 @@ Each is one known aggregate function over any row expressions. The arguments are
 of the windows: a plain column is used as it is, every other expression gets a column.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import sqlglot
@@ -16,7 +16,7 @@ from flowcore.api.operators import Operator
 from flowcore.api.resolution import parse_row
 from flowcore.windows.built_in import FOLDS, BuiltIn
 
-__all__ = ["WindowAggregates", "parse_window_aggregates"]
+__all__ = ["AggregatePlace", "WindowAggregates", "parse_window_aggregates"]
 
 _ALIASES = {
     "mean": "avg", "first": "first_value", "any_value": "first_value", "last": "last_value",
@@ -41,8 +41,28 @@ class WindowAggregates(NamedTuple):
     uses: tuple[str, ...]
 
 
-def parse_window_aggregates(node: Operator, name: str, texts: Mapping[str, str]) -> WindowAggregates:
-    """Parse ``column=text`` pairs over windows of ``node``.
+class AggregatePlace(NamedTuple):
+    """Where aggregates are declared, in the words of their errors.
+
+    Attributes:
+        kind: What the aggregates are of.
+        one: What has one value of each aggregate.
+        operator: What follows it can do arithmetic.
+        instead: A further way out if a function is not built in; empty if there is none.
+        functions: The functions to propose.
+    """
+
+    kind: str = "windows"
+    one: str = "a window"
+    operator: str = "window"
+    instead: str = "a Python aggregate with .aggregate_with(...)"
+    functions: Collection[str] = FOLDS
+
+
+def parse_window_aggregates(
+    node: Operator, name: str, texts: Mapping[str, str], place: AggregatePlace | None = None
+) -> WindowAggregates:
+    """Parse ``column=text`` pairs over windows of ``node``, or over groups that ``place`` describes.
 
     Raises:
         PlanError: A text is not one known aggregate, or names a column that does not exist.
@@ -60,13 +80,20 @@ def parse_window_aggregates(node: Operator, name: str, texts: Mapping[str, str])
         return computed.setdefault(argument.text, new)[0]
 
     columns = tuple(
-        (column, _built_in(node, name, column, text, column_of)) for column, text in texts.items()
+        (column, _built_in(node, name, column, text, column_of, place=place or AggregatePlace()))
+        for column, text in texts.items()
     )
     return WindowAggregates(columns, tuple(computed.values()), tuple(uses))
 
 
 def _built_in(
-    node: Operator, name: str, column: str, text: str, column_of: Callable[[Expression], str]
+    node: Operator,
+    name: str,
+    column: str,
+    text: str,
+    column_of: Callable[[Expression], str],
+    *,
+    place: AggregatePlace,
 ) -> BuiltIn:
     """Parse one function call with its arguments and its treatment of nulls."""
     where = f"operator {name!r}: {column}={text!r}"
@@ -75,16 +102,16 @@ def _built_in(
     opening = tokens[1] if len(tokens) > 1 else None
     if opening is None or opening.token_type is not TokenType.L_PAREN:
         refuse(
-            f"{where} is not an aggregate: a window has many records and needs one value; write for "
+            f"{where} is not an aggregate: {place.one} has many records and needs one value; write for "
             f"instance {column}='max({text})'"
         )
     function = tokens[0].text.lower()
     function = _ALIASES.get(function, function)
+    instead = f", or {place.instead}" if place.instead else ""
     if function not in FOLDS:
         refuse(
-            f"{where}: {tokens[0].text!r} is not a built-in aggregate of windows "
-            f"({', '.join(sorted(FOLDS))}): it could not be computed; use one of them, or a Python aggregate "
-            "with .aggregate_with(...)"
+            f"{where}: {tokens[0].text!r} is not a built-in aggregate of {place.kind} "
+            f"({', '.join(sorted(place.functions))}): it could not be computed; use one of them{instead}"
         )
     end = _closing(tokens)
     suffix = " ".join(token.text.lower() for token in tokens[end + 1 :])
@@ -92,7 +119,7 @@ def _built_in(
         refuse(
             f"{where} continues with {text[tokens[end + 1].start :]!r} after the aggregate: a column is one "
             "aggregate; instead of a filter use an argument such as if(condition, value, null), for "
-            "arithmetic a select(...) downstream of the window"
+            f"arithmetic a select(...) downstream of the {place.operator}"
         )
     inner = tokens[2:end]
     distinct = bool(inner) and inner[0].token_type is TokenType.DISTINCT
@@ -107,7 +134,7 @@ def _built_in(
         known = ", ".join(each for each in sorted(FOLDS) if FOLDS[each].distinct)
         refuse(
             f"{where}: {function} of distinct values is not built in: it could not be computed; those that "
-            f"are: {known}; or use a Python aggregate with .aggregate_with(...)"
+            f"are: {known}{instead}"
         )
     if suffix and not fold.chooses_nulls:
         refuse(f"{where}: {function} ignores nulls anyway; leave {suffix!r} out")

@@ -63,7 +63,18 @@ def test_other_aggregates_stay_where_they_are() -> None:
     assert type(best.operator) is RetractingAggregate
 
 
-@pytest.mark.parametrize("text", ["stddev(seconds)", "sum(distinct seconds)", "collect_list(user)"])
+@pytest.mark.parametrize("text", ["sum(distinct seconds)", "avg(distinct seconds)"])
+def test_distinct_values_of_which_more_than_the_number_is_asked_are_refused(text: str) -> None:
+    """The error does not speak of another aggregate; ttl= makes it possible."""
+    why = r"'agg': x=.* is of distinct values of the unbounded 'visits': only .*; or declare ttl=$"
+    with pytest.raises(PlanError, match=why):
+        visits(Flow("f")).aggregate(by="page", x=text, name="agg")
+
+    node = visits(Flow("f")).aggregate(by="page", x=text, ttl=timedelta(days=1)).operator
+    assert type(node) is ExpiringAggregate
+
+
+@pytest.mark.parametrize("text", ["stddev(seconds)", "collect_list(user)"])
 def test_what_cannot_be_computed_beside_distinct_values_is_refused(text: str) -> None:
     """The error names what can, and what to do instead."""
     with pytest.raises(PlanError, match=r"'agg': x=.* beside a distinct .* of the unbounded 'visits'.*ttl="):

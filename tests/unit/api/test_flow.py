@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     ),
     "distinct-live": (
         lambda g: g.bids.aggregate(by="shop", n="sum(distinct price)"),
-        r"'aggregate_1'.*distinct aggregate of the unbounded 'bids'.*count\(distinct",
+        r"'aggregate_1'.*distinct values of the unbounded 'bids'.*count\(distinct",
     ),
     # SQL
     "garbage": (lambda g: g.bids.where("price >"), "'where_1': 'price >' is not a Spark SQL expression"),

@@ -104,6 +104,27 @@ def test_ttl_has_no_meaning_for_bounded_input_and_windows_that_end() -> None:
         bids_of().window(Tumbling(10), ttl=HOUR)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("price", "a group has many records"),
+        ("sum(price) / count(*)", r"a select\(...\) downstream of the aggregate$"),
+        ("median(price)", r"built-in aggregate of groups with ttl= .*, or leave ttl= out$"),
+        ("stddev(distinct price)", r", or leave ttl= out$"),
+    ],
+)
+def test_errors_of_aggregates_without_windows_do_not_speak_of_windows(text: str, message: str) -> None:
+    """Neither with ttl= nor over rows that replace earlier ones, where there is no ttl= to leave out."""
+    with pytest.raises(PlanError, match=message) as refused:
+        bids_of().aggregate(by="category", x=text, ttl=HOUR)
+    with pytest.raises(PlanError) as replaced:
+        bids_of().latest(by="category").aggregate(by="category", x=text)
+
+    assert "window" not in str(refused.value)
+    assert "window" not in str(replaced.value)
+    assert "ttl=" not in str(replaced.value)
+
+
 def test_aggregate_with_ttl_refuses_what_windows_cannot_compute() -> None:
     """Its functions are those of windows."""
     with pytest.raises(PlanError, match="'percentile' is not a built-in aggregate"):
