@@ -20,8 +20,9 @@ __all__ = ["plan"]
 @flow_and_settings
 @click.option(
     "--mode",
-    type=click.Choice(["realtime", "micro-batch", "slice"]),
-    help="Mode of the live queries. Default: the fastest possible.",
+    type=click.Choice(["auto", "realtime", "micro-batch", "slice"]),
+    default="auto",
+    help="Mode of the live queries, as of `run`. auto, the default: the fastest possible.",
 )
 @click.option(
     "--format",
@@ -37,7 +38,7 @@ __all__ = ["plan"]
 def plan(
     flow: Flow,
     settings: Settings,
-    mode: Mode | None,
+    mode: Mode | Literal["auto"],
     format_: Literal["text", "mermaid", "svg", "json"],
     *,
     verbose: bool,
@@ -54,10 +55,11 @@ def plan(
         msg = f"--verbose changes only the text; --format {format_} always shows every decision"
         raise click.UsageError(msg)
     require_known_functions(flow, settings)
-    planned = plan_flow(flow, mode, settings)
+    asked = None if mode == "auto" else mode
+    planned = plan_flow(flow, asked, settings)
     results = ResultStore(settings.state_dir, flow.name)
     if table_bytes := results.table_bytes(stage.name for stage in planned.bounded if stage.results):
-        planned = plan_flow(flow, mode, settings, table_bytes)
+        planned = plan_flow(flow, asked, settings, table_bytes)
     match format_:
         case "json":
             click.echo(json.dumps(planned.to_dict(), indent=2))

@@ -57,6 +57,7 @@ import pyarrow as pa
 from flowcore import process, windows
 from flowcore.durations import MILLISECOND
 from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.errors import ElementError
 from flowcore.process.codec import decode_keys, encode_key, encode_keys, keys_of
 from flowcore.windows.codec import decode_windows, encode_window_key, encode_windows
 
@@ -86,6 +87,30 @@ class ManualClock:
     def advance(self, length: timedelta) -> int:
         """Advance the time and return it."""
         return self.move_to(self.now_ms + length // MILLISECOND)
+
+
+def _read_rows(rows: Sequence[Sequence[Any]]) -> list[windows.KeyedRecord]:
+    """The records of the rows that a test feeds.
+
+    Raises:
+        ElementError: A row has another form.
+    """
+    for row in rows:
+        if not isinstance(row, tuple | list) or len(row) not in (2, 3):
+            msg = (
+                f"{row!r} is not a row: a record has a key, a value and perhaps a timestamp; pass for "
+                "instance feed(('key', value, 1_000)), with None as the key where there are no keys"
+            )
+            raise ElementError(msg)
+        for time_ms in row[2:]:
+            if time_ms is not None and (not isinstance(time_ms, int) or isinstance(time_ms, bool)):
+                msg = (
+                    f"the timestamp {time_ms!r} of the row {row!r} is not a whole number of milliseconds "
+                    "since 1970: no live record has such a timestamp; pass an int, of a datetime "
+                    "int(at.timestamp() * 1000)"
+                )
+                raise ElementError(msg)
+    return [windows.KeyedRecord(*row) for row in rows]
 
 
 _E = TypeVar("_E")
@@ -160,10 +185,11 @@ class WindowHarness(_Harness[windows.Emissions]):
             rows: Key (None where windows are not keyed), value and, if it has one, timestamp in milliseconds.
 
         Raises:
+            ElementError: A row has another form.
             NoTimestampError: A record that needs a timestamp has none.
             InvalidWindowError: The gap of a session is negative.
         """
-        records = [windows.KeyedRecord(*row) for row in rows]
+        records = _read_rows(rows)
         self._read_clock()
         return self._keep(self._operator.process(self._state, records))
 
@@ -238,8 +264,11 @@ class ProcessHarness(_Harness[process.ProcessEmissions]):
 
         Args:
             rows: Key, record and, if it has one, timestamp in milliseconds.
+
+        Raises:
+            ElementError: A row has another form.
         """
-        records = [windows.KeyedRecord(*row) for row in rows]
+        records = _read_rows(rows)
         self._read_clock()
         if not self._operator.config.function.by_batch():
             return self._keep(self._operator.process(self._state, records))

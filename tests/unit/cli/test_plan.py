@@ -83,6 +83,12 @@ def test_plan_as_mermaid_is_a_flowchart() -> None:
     assert 'subgraph p1c1["python chain"]' in [line.strip() for line in lines]
 
 
+def test_plan_takes_the_modes_of_run() -> None:
+    """Auto is the default of both."""
+    assert _plan("--mode", "auto").output == _plan().output
+    assert "query bids-batches (slice)" in _plan("--mode", "slice").output
+
+
 def test_plan_tells_a_wrong_flow_from_a_wrong_argument(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
