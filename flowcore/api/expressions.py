@@ -159,7 +159,7 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
             hint = f"did you mean {known[near[0]]!r}?" if near else f"has {', '.join(known.values())}"
             msg = (
                 f"operator {operator!r}: {where} names the column {name!r}, which its input does "
-                f"not have: nothing could be computed; {hint}"
+                f"not have; {hint}"
             )
             raise PlanError(msg)
     return tuple(known[name.lower()] for name in wanted)

@@ -261,9 +261,8 @@ def find_side_columns(node: Operator, output: str) -> tuple[tuple[str, ...], Sch
     if output not in found:
         what = f"it has {', '.join(found)}" if found else "it has none"
         msg = (
-            f"operator {node.name!r} has no side output {output!r}: there would be no output; {what}; a "
-            "window, a sort or a join of streams has one with late='side-output', a process function with "
-            "side_outputs={...}"
+            f"operator {node.name!r} has no side output {output!r}; {what}; a window, a sort or a join of "
+            "streams has one with late='side-output', a process function with side_outputs={...}"
         )
         raise PlanError(msg)
     return found[output]
