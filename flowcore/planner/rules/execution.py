@@ -109,7 +109,8 @@ def decide_backlog(query: LiveQuery, settings: Settings) -> Decision:
         f"a partition of {lagging} has over {limits.enter:,} unread records (backlog.enter), until none has "
         f"over {limits.leave:,} (backlog.leave)"
     )
-    until = f"until {', '.join(pending)} is committed, and " if pending else ""
+    are = "are" if len(pending) > 1 else "is"
+    until = f"until {', '.join(pending)} {are} committed, and " if pending else ""
     return Decision(f"{until}while {lagging} lags", tuple(reasons))
 
 

@@ -105,3 +105,19 @@ def test_partitions_without_a_key_group_are_named(partitions: int, idle: str) ->
         for each in found
     )
     assert not any("no work" in each for each in lines(lambda sales: sales, **settings))
+
+
+def test_a_query_waits_for_results_in_the_plural() -> None:
+    """One of them is committed, two are."""
+
+    def backlog(*tables: str) -> str:
+        flow = Flow("f")
+        joined = flow.read("sales", KafkaTopic("sales", schema=SALE))
+        for name in tables:
+            joined = joined.join(flow.read(name, Parquet(name, schema=f"shop STRING, {name} INT")), on="shop")
+        joined.write("out", KafkaTopic("out"))
+        text = plan_flow(flow).explain()
+        return next(line.strip() for line in text.splitlines() if line.strip().startswith("backlog"))
+
+    assert backlog("a") == "backlog until a is committed, and while sales lags"
+    assert backlog("a", "b") == "backlog until a, b are committed, and while sales lags"
