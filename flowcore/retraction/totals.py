@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,15 +17,13 @@ import pyarrow.compute as pc
 
 from flowcore.keyed.key_index import to_key_values
 from flowcore.keyed.plain import NAN
+from flowcore.windows.arithmetic import average_decimals, from_units, to_units, wrap_int64
 from flowcore.windows.built_in import BuiltIn
 
 __all__ = ["Argument", "Total", "is_summable"]
 
-_SIGN, _BITS = 1 << 63, (1 << 64) - 1
 _SMALLEST = 1074
 """The smallest positive number is 2 to the power of minus this."""
-_MAX_DIGITS = 38
-_EXACT = Context(prec=2 * _MAX_DIGITS)
 _UNKNOWN = object()
 
 
@@ -66,7 +63,7 @@ class Argument:
             return _to_multiple
         if pa.types.is_decimal(self.type):
             scale = self.scale
-            return lambda value: int(value.scaleb(scale, _EXACT))
+            return lambda value: to_units(value, scale)
         return int
 
     def write_sum(self, total: int) -> str:
@@ -153,17 +150,15 @@ class Total:
         if argument.floating:
             return self._divide(1)
         if pa.types.is_decimal(kind):
-            return _to_decimal(self.total, kind)
-        return (self.total + _SIGN & _BITS) - _SIGN
+            return from_units(self.total, kind.scale, kind.precision)
+        return wrap_int64(self.total)
 
     def _mean(self, argument: Argument, kind: Any) -> Any:
         if argument.floating:
             return self._divide(self.records)
-        if not pa.types.is_decimal(kind):
-            return self._sum(argument, pa.int64()) / self.records
-        total = self.total * 10 ** (kind.scale - argument.scale)
-        rounded = (2 * abs(total) + self.records) // (2 * self.records)  # a half is rounded up, as in Spark
-        return _to_decimal(rounded if total >= 0 else -rounded, kind)
+        if pa.types.is_decimal(kind):
+            return average_decimals(self.total, argument.scale, self.records)
+        return wrap_int64(self.total) / self.records
 
     def _divide(self, records: int) -> float:
         """The sum, divided by a number, of floating-point values."""
@@ -204,10 +199,3 @@ def _is_less(one: Any, other: Any) -> bool:
 def _to_multiple(value: float) -> int:
     numerator, denominator = value.as_integer_ratio()
     return numerator << (_SMALLEST + 1 - denominator.bit_length())
-
-
-def _to_decimal(total: int, kind: Any) -> Decimal | None:
-    """A decimal number of so many units, None if it has too many digits."""
-    if abs(total) >= 10**kind.precision:
-        return None
-    return Decimal(total).scaleb(-kind.scale, _EXACT)

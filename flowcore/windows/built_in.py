@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from flowcore.keyed.plain import to_plain
+from flowcore.windows.arithmetic import average_decimals, exact_sum, from_units, to_units
 
 __all__ = ["FOLDS", "BuiltIn", "BuiltIns", "Fold"]
 
@@ -115,7 +116,12 @@ class BuiltIns:
         return {name: each.result(kept) for kept, (name, each) in zip(accumulator, self.columns, strict=True)}
 
 
-def _combining(combine: Callable[[Any, Any], Any], *, distinct: bool = False) -> Fold:
+def _combining(
+    combine: Callable[[Any, Any], Any],
+    *,
+    result: Callable[[Any], Any] = lambda kept: kept,
+    distinct: bool = False,
+) -> Fold:
     """A fold that keeps one value; None stands for no value yet."""
 
     def combined(kept: Any, value: Any) -> Any:
@@ -123,7 +129,7 @@ def _combining(combine: Callable[[Any, Any], Any], *, distinct: bool = False) ->
             return value if kept is None else kept
         return combine(kept, value)
 
-    return Fold(create=lambda: None, add=combined, merge=combined, distinct=distinct)
+    return Fold(create=lambda: None, add=combined, merge=combined, result=result, distinct=distinct)
 
 
 def _nearest(better: Callable[[Any, Any], bool]) -> Fold:
@@ -173,11 +179,31 @@ def _is_less(one: Any, other: Any) -> bool:
     return bool(one < other)
 
 
+def _sum_result(total: Any) -> Any:
+    """A sum as a value of its type.
+
+    The type of a sum of decimals with few digits holds 10**10 of them; no window has more.
+    """
+    if isinstance(total, Decimal):
+        scale = _scale(total)
+        return from_units(to_units(total, scale), scale)
+    return total
+
+
 def _mean(kept: list[Any]) -> Any:
     records, total = kept
     if not records:
         return None
-    return total / (Decimal(records) if isinstance(total, Decimal) else records)
+    if isinstance(total, Decimal):
+        scale = _scale(total)
+        return average_decimals(to_units(total, scale), scale, records)
+    return total / records
+
+
+def _scale(number: Decimal) -> int:
+    """The number of digits after the point, which a value from Arrow has as its type."""
+    exponent = number.as_tuple().exponent
+    return max(-exponent, 0) if isinstance(exponent, int) else 0
 
 
 def _add_moments(kept: list[Any], value: Any) -> list[Any]:
@@ -204,11 +230,11 @@ def _append(kept: list[Any], value: Any) -> list[Any]:
 FOLDS: Mapping[str, Fold] = {
     "count": Fold(create=int, add=lambda kept, *_: kept + 1, merge=operator.add, arguments=1, distinct=True),
     "count_if": Fold(create=int, add=lambda kept, true: kept + bool(true), merge=operator.add),
-    "sum": _combining(operator.add, distinct=True),
+    "sum": _combining(exact_sum, result=_sum_result, distinct=True),
     "avg": Fold(
         create=lambda: [0, 0],
-        add=lambda kept, value: [kept[0] + 1, kept[1] + value],
-        merge=lambda one, other: [one[0] + other[0], one[1] + other[1]],
+        add=lambda kept, value: [kept[0] + 1, exact_sum(kept[1], value)],
+        merge=lambda one, other: [one[0] + other[0], exact_sum(one[1], other[1])],
         result=_mean,
         distinct=True,
     ),

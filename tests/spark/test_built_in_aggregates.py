@@ -50,8 +50,6 @@ def _same(mine: Any, theirs: Any) -> bool:
     if isinstance(theirs, float):
         both_nan = isinstance(mine, float) and math.isnan(mine) and math.isnan(theirs)
         return both_nan or bool(mine == pytest.approx(theirs))
-    if isinstance(theirs, Decimal):
-        return abs(mine - theirs) < Decimal("0.000001")
     return bool(mine == theirs) and (mine is None) == (theirs is None)
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from flowcore.keyed.columns import KeyColumns, take_rows
 from flowcore.keyed.key_index import Ints, KeyIndex, to_python_keys
+from flowcore.windows.arithmetic import MAX_DIGITS, wrap_int64
 from flowcore.windows.built_in import BuiltIn
 
 __all__ = ["Accumulator", "AccumulatorColumns", "AccumulatorTable", "ColumnarAggregates", "result_type"]
@@ -29,8 +30,6 @@ AccumulatorColumns = dict["Accumulator", _Numbers]
 
 _COLUMNAR = frozenset({"count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or"})
 _INT64 = np.iinfo(np.int64)
-_SIGN, _BITS = 1 << 63, (1 << 64) - 1
-_MAX_DIGITS = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class Accumulator:
     def to_array(self, values: Sequence[Any]) -> _Numbers:
         """Convert Python numbers to a column; integers wrap around as in NumPy."""
         if not self.floating and self.kind == "sum":
-            values = [(value + _SIGN & _BITS) - _SIGN for value in values]
+            values = [wrap_int64(value) for value in values]
         return np.array(values, self.dtype)
 
     def values_of(self, rows: pa.RecordBatch) -> _Numbers:
@@ -197,11 +196,11 @@ def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.Data
     kind = types[aggregate.columns[0]]
     match aggregate.function:
         case "sum" if pa.types.is_decimal(kind):
-            return pa.decimal128(min(kind.precision + 10, _MAX_DIGITS), kind.scale)
+            return pa.decimal128(min(kind.precision + 10, MAX_DIGITS), kind.scale)
         case "sum":
             return pa.float64() if pa.types.is_floating(kind) else pa.int64()
         case "avg" if pa.types.is_decimal(kind):
-            return pa.decimal128(min(kind.precision + 4, _MAX_DIGITS), min(kind.scale + 4, _MAX_DIGITS))
+            return pa.decimal128(min(kind.precision + 4, MAX_DIGITS), min(kind.scale + 4, MAX_DIGITS))
         case "avg":
             return pa.float64()
         case "collect_list":

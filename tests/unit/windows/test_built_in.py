@@ -123,8 +123,33 @@ def test_not_a_number_is_above_all_numbers(function: str, expected: float) -> No
     assert each.result(kept) == pytest.approx(expected, nan_ok=True)
 
 
-def test_average_of_decimals_is_a_decimal() -> None:
-    each = BuiltIn("avg", ("x",))
-    kept = each.add(each.add(each.create(), {"x": Decimal("1.5")}), {"x": Decimal(2)})
+def _result(function: str, *values: Any, distinct: bool = False) -> Any:
+    """The result over windows of one value each, merged after a restart."""
+    each = BuiltIn(function, ("x",), distinct)
+    parts = [each.add(each.create(), {"x": value}) for value in values]
+    stored = [from_plain(json.loads(json.dumps(to_plain(part)))) for part in parts]
+    return each.result(reduce(each.merge, stored, each.create()))
 
-    assert each.result(kept) == Decimal("1.75")
+
+@pytest.mark.parametrize("distinct", [False, True], ids=["all", "distinct"])
+@pytest.mark.parametrize(
+    ("function", "values", "expected"),
+    [
+        ("avg", ["1.5", "2"], "1.75000"),
+        ("avg", ["1.00", "1.01", "1.02", "2.00", "-1.02", "3.00"], "1.168333"),
+        ("avg", ["0.05", "-0.10", "0.04"], "-0.003333"),
+        ("avg", ["0.000000000000000001", "0.000000000000000002"], "0.0000000000000000015000"),
+        ("avg", ["9" * 38, "1"], None),
+        ("sum", ["123456789012345678901234567890123.45", "0.01"], "123456789012345678901234567890123.46"),
+        ("sum", ["9" * 38, "-1"], "9" * 37 + "8"),
+        ("sum", ["9" * 38, "1"], None),
+        ("sum", ["-" + "9" * 38, "-1"], None),
+    ],
+)
+def test_sums_and_averages_of_decimals_are_those_of_spark(
+    function: str, values: list[str], expected: str | None, distinct: bool
+) -> None:
+    """All 38 digits count, an average has four more digits after the point, and what does not fit is null."""
+    found = _result(function, *map(Decimal, values), distinct=distinct)
+
+    assert (found if found is None else f"{found:f}") == expected
