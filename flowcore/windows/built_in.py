@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from flowcore.keyed.plain import to_plain
-from flowcore.windows.arithmetic import average_decimals, exact_sum, from_units, to_units
+from flowcore.windows.arithmetic import average_decimals, exact_sum, from_units, to_units, wrap_int64
 
 __all__ = ["FOLDS", "BuiltIn", "BuiltIns", "Fold"]
 
@@ -187,7 +187,7 @@ def _sum_result(total: Any) -> Any:
     if isinstance(total, Decimal):
         scale = _scale(total)
         return from_units(to_units(total, scale), scale)
-    return total
+    return wrap_int64(total) if isinstance(total, int) else total
 
 
 def _mean(kept: list[Any]) -> Any:

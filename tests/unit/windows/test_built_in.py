@@ -153,3 +153,12 @@ def test_sums_and_averages_of_decimals_are_those_of_spark(
     found = _result(function, *map(Decimal, values), distinct=distinct)
 
     assert (found if found is None else f"{found:f}") == expected
+
+
+@pytest.mark.parametrize("distinct", [False, True], ids=["all", "distinct"])
+def test_a_sum_of_integers_wraps_and_an_average_does_not(distinct: bool) -> None:
+    """A sum of 64-bit integers is one, as in Spark."""
+    values = (2**62, 2**62 + 1024, 2**62 + 2048)
+
+    assert _result("sum", *values, distinct=distinct) == sum(values) - 2**64
+    assert _result("avg", *values, distinct=distinct) == 2.0**62 + 1024
