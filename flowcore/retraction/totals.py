@@ -158,7 +158,7 @@ class Total:
             return self._divide(self.records)
         if pa.types.is_decimal(kind):
             return average_decimals(self.total, argument.scale, self.records)
-        return wrap_int64(self.total) / self.records
+        return self.total / self.records
 
     def _divide(self, records: int) -> float:
         """The sum, divided by a number, of floating-point values."""

@@ -37,12 +37,12 @@ class Accumulator:
     """One number per key and window.
 
     Attributes:
-        kind: How values are combined.
+        kind: How values are combined; ``float-sum`` adds integers as floats, as Spark's `avg` does.
         column: The column of the values; None counts records.
         floating: It is a 64-bit float instead of a 64-bit integer.
     """
 
-    kind: Literal["count", "sum", "min", "max"]
+    kind: Literal["count", "sum", "float-sum", "min", "max"]
     column: str | None
     floating: bool = False
 
@@ -59,7 +59,7 @@ class Accumulator:
     def identity(self) -> Any:
         """The value that changes no other value when it is combined with it."""
         match self.kind:
-            case "count" | "sum":
+            case "count" | "sum" | "float-sum":
                 return self.dtype(0)
             case "min":  # fmin ignores not-a-number, which Spark orders above all numbers
                 return np.float64("nan") if self.floating else np.int64(_INT64.max)
@@ -96,7 +96,8 @@ class Accumulator:
         kind = column.type
         if pa.types.is_date32(kind):
             column = column.cast(pa.int32())
-        numbers: pa.Array[Any] = column.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
+        # Not safe: an integer of more than 53 bits is rounded to a float.
+        numbers: pa.Array[Any] = column.cast(pa.float64() if self.floating else pa.int64(), safe=False)
         values: _Numbers = numbers.fill_null(0).to_numpy(zero_copy_only=False)
         if column.null_count:
             return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, self.identity)
@@ -112,7 +113,7 @@ class Accumulator:
                 one_by_one[position] = last[group]
             return one_by_one
         grouped = pd.Series(values).groupby(groups, sort=False)
-        name = "cumsum" if self.kind == "count" else f"cum{self.kind}"
+        name = f"cum{self.kind}" if self.kind in ("min", "max") else "cumsum"
         running: _Numbers = getattr(grouped, name)().to_numpy()
         return running
 
@@ -164,6 +165,8 @@ class ColumnarAggregates:
                 return (count,)
             case "count_if":
                 return (Accumulator("sum", column),)
+            case "avg" if not floating:
+                return (count, Accumulator("float-sum", column, floating=True))
             case "sum" | "avg":
                 return (count, Accumulator("sum", column, floating))
             case "bool_and" | "min":

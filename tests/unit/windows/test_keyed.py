@@ -234,8 +234,19 @@ OF_ONE_MS = WindowConfig(
 FROM_END_TO_END: list[Step] = [
     ("in", [("a", 0, MAX_TIMESTAMP_MS, 1, None, None), ("a", 0, MIN_TIMESTAMP_MS, 1, None, None)])
 ]
+LARGE: list[Step] = [("in", [("a", 0, 1, 2**62, None, None)] * 3), ("watermark", 8)]
+LARGE += [*LARGE, ("elsewhere", None), *LARGE]
+"""Sums above 64 bits, also in firings for late records, and after a restart."""
 
 
+def _of_large(assigner: WindowAssigner) -> WindowConfig:
+    function = WindowAggregate(BuiltIns(AGGREGATES))
+    return WindowConfig(assigner=assigner, function=function, allowed_lateness_ms=9)
+
+
+@example(_of_large(TumblingWindows(5)), LARGE)
+@example(_of_large(SlidingWindows(6, 3)), LARGE)
+@example(_of_large(SessionWindows(4)), LARGE)
 @example(OF_ONE_MS, FROM_END_TO_END)
 @settings(max_examples=300, deadline=None)
 @given(configs(), steps)

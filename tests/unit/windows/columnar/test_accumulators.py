@@ -16,6 +16,7 @@ UTC = dt.UTC
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)
 COLUMNS: dict[str, pa.Array[Any]] = {
     "short": pa.array([3, None, -1], pa.int16()),
+    "long": pa.array([2**62, None, 2**62], pa.int64()),
     "single": pa.array([0.5, None, 2.5], pa.float32()),
     "when": pa.array([NOON, None, NOON - dt.timedelta(days=1)], pa.timestamp("us", tz="UTC")),
     "day": pa.array([dt.date(2024, 1, 2), None, dt.date(2024, 1, 1)], pa.date32()),
@@ -26,7 +27,7 @@ CASES = [
     *(
         (function, column)
         for function in ("sum", "avg", "min", "max", "count")
-        for column in ("short", "single")
+        for column in ("short", "long", "single")
     ),
     *((function, column) for function in ("min", "max", "count") for column in ("when", "day")),
     *((function, "true") for function in ("count_if", "bool_and", "bool_or", "count")),
