@@ -51,7 +51,7 @@ def decode_windows(piece: bytes, state: WindowState, config: WindowConfig) -> No
     for entry in written["keys"]:
         replace_key(state, from_plain(entry["key"]), _decode_key(entry), config)
     for key in written["gone"]:
-        delete_key(state, from_plain(key))
+        delete_key(state, from_plain(key), config)
 
 
 def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class IsolatingWindowOperator(WindowOperator):
         except Exception as error:  # noqa: BLE001
             opened.key_state.own = own
             self._record_failure(opened, values, error)
-            opened.delete(self.config)
+            opened.delete()
             delete_if_empty(state, opened.key, opened.key_state)
 
     def _record_failure(self, opened: OpenPane, values: tuple[Any, ...], error: Exception) -> None:

@@ -69,9 +69,9 @@ class WindowOperator:
         handler = self._trigger.on_event_time if is_event_time else self._trigger.on_processing_time
         while (due := queue.next_due(now_ms)) is not None:
             timer, time_ms = due
-            opened = open_pane(state, timer.key, state.keys[timer.key], timer.window)
-            if timer.ends_window and not opened.has_ended(self.config):
-                opened.register_end(self.config)
+            opened = open_pane(self.config, state, timer.key, state.keys[timer.key], timer.window)
+            if timer.ends_window and not opened.has_ended():
+                opened.register_end()
             elif timer.ends_window:
                 self._delete(state, opened)
             else:
@@ -111,7 +111,7 @@ class WindowOperator:
             self._logic.add(opened.pane.content, stored)
             if self.config.ttl_ms is not None:
                 opened.renew(record.timestamp_ms)
-            opened.register_end(self.config)
+            opened.register_end()
             result = self._trigger.on_element(record.value, record.timestamp_ms, opened)
             complete = self.config.has_lateness and opened.window.last_ms <= state.watermark_ms
             self._apply(result, opened, seen, is_late=complete)
@@ -129,11 +129,11 @@ class WindowOperator:
         """Open the window that contains this window after merging; None if the merged window is late."""
         if not self.config.assigner.merging:
             late = self._is_late(state, window.last_ms)
-            return None if late else open_pane(state, key, key_state, window)
+            return None if late else open_pane(self.config, state, key, key_state, window)
         merge = plan_merge(key_state.windows, window)
         if self._is_late(state, merge.window.last_ms):
             return None
-        return merge_panes(state, key, key_state, merge, self.config)
+        return merge_panes(self.config, state, key, key_state, merge)
 
     def _handle_timer(
         self, handler: TimerHandler, time_ms: int, state: WindowState, opened: OpenPane, seen: Emissions
@@ -142,12 +142,12 @@ class WindowOperator:
 
     def _apply(self, result: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
         if result.fires:
-            seen.results += opened.fire(self.config, self._logic, is_late=is_late)
+            seen.results += opened.fire(self._logic, is_late=is_late)
         if result.purges:
             opened.pane.content = []
 
     def _delete(self, state: WindowState, opened: OpenPane) -> None:
-        opened.clear(self.config)
+        opened.clear()
         delete_if_empty(state, opened.key, opened.key_state)
 
     def _is_late(self, state: WindowState, time_ms: int) -> bool:

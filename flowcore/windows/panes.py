@@ -6,7 +6,7 @@ The operator decides when a window emits and whether a record is late.
 import copy
 from typing import Any
 
-from flowcore.windows.config import WindowConfig
+from flowcore.windows.config import WindowConfig, WindowTime
 from flowcore.windows.contents import Accumulating, ContentLogic
 from flowcore.windows.functions import WindowContext
 from flowcore.windows.state import KeyState, Lifetime, Pane, WindowResult, WindowState, WindowTimer
@@ -18,16 +18,17 @@ __all__ = ["OpenPane", "copy_key", "delete_if_empty", "delete_key", "merge_panes
 class OpenPane:
     """A window with its state and the timers of all windows; the `TriggerContext` of its trigger."""
 
-    __slots__ = ("_all", "key", "key_state", "pane", "window")
+    __slots__ = ("_all", "_config", "key", "key_state", "pane", "window")
 
     def __init__(
-        self, state: WindowState, key: Any, key_state: KeyState, window: TimeWindow, pane: Pane
+        self, config: WindowConfig, state: WindowState, key: Any, key_state: KeyState, window: TimeWindow
     ) -> None:
+        self._config = config
         self._all = state
         self.key = key
         self.key_state = key_state
         self.window = window
-        self.pane = pane
+        self.pane = key_state.panes[key_state.windows[window]]
 
     @property
     def state(self) -> Any:
@@ -36,6 +37,10 @@ class OpenPane:
     @state.setter
     def state(self, state: Any) -> None:
         self.pane.trigger = state
+
+    @property
+    def window_time(self) -> WindowTime:
+        return self._config.time
 
     @property
     def watermark_ms(self) -> int:
@@ -61,12 +66,12 @@ class OpenPane:
         self.pane.processing_timers.discard(time_ms)
         self._all.processing_timers.discard(self._timer(), time_ms)
 
-    def register_end(self, config: WindowConfig) -> None:
+    def register_end(self) -> None:
         """Register the timer that deletes the window."""
-        end_ms = config.end_ms(self.window)
+        end_ms = self._config.end_ms(self.window)
         if end_ms is not None:
-            self._all.timers(config.time).add(self._timer(ends_window=True), end_ms, last=True)
-        expires_ms, timers = self._expires_ms(config), self._all.processing_timers
+            self._all.timers(self._config.time).add(self._timer(ends_window=True), end_ms, last=True)
+        expires_ms, timers = self._expires_ms(), self._all.processing_timers
         # One timer serves all records of a key; when it is due, a later one may be necessary.
         if expires_ms is not None and not timers.times_of(self._timer(ends_window=True)):
             timers.add(self._timer(ends_window=True), expires_ms)
@@ -76,9 +81,9 @@ class OpenPane:
         life = self.pane.life or Lifetime(self.clock_ms, self.clock_ms, None)
         self.pane.life = life.renew(self.clock_ms, timestamp_ms)
 
-    def has_ended(self, config: WindowConfig) -> bool:
+    def has_ended(self) -> bool:
         """Whether the window ends at the timer that is due, unless its time to live has begun anew."""
-        expires_ms = self._expires_ms(config)
+        expires_ms = self._expires_ms()
         return expires_ms is None or expires_ms <= self.clock_ms
 
     def delete_timers(self) -> None:
@@ -89,18 +94,18 @@ class OpenPane:
             queue.discard_all(self._timer())
             queue.discard_all(self._timer(ends_window=True))
 
-    def fire(self, config: WindowConfig, logic: ContentLogic, *, is_late: bool) -> list[WindowResult]:
+    def fire(self, logic: ContentLogic, *, is_late: bool) -> list[WindowResult]:
         """Emit; a window whose records are all evicted emits nothing."""
-        pane, evictor = self.pane, config.evictor
+        pane, evictor, then = self.pane, self._config.evictor, self._config.function.then
         if pane.content and evictor is not None and not evictor.after:
             pane.content = evictor.keep(pane.content)
         if not pane.content:
             return []
         pane.firings += 1
-        context = self._context(config, is_late=is_late)
+        context = self._context(is_late=is_late)
         values = logic.inputs(pane.content)
-        if config.function.then is not None:
-            values = list(config.function.then.process(context, values))
+        if then is not None:
+            values = list(then.process(context, values))
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
         window, newest_ms = self.window, None
@@ -108,24 +113,24 @@ class OpenPane:
             window, newest_ms = TimeWindow(pane.life.began_ms, window.end_ms), pane.life.newest_ms
         return [WindowResult(self.key, value, window, pane.firings, is_late, newest_ms) for value in values]
 
-    def clear(self, config: WindowConfig) -> None:
+    def clear(self) -> None:
         """Call the function's ``clear`` and delete the window with its timers."""
         self.delete_timers()
-        if config.function.then is not None:
-            config.function.then.clear(self._context(config, is_late=False))
-        self.delete(config)
+        if self._config.function.then is not None:
+            self._config.function.then.clear(self._context(is_late=False))
+        self.delete()
 
-    def delete(self, config: WindowConfig) -> None:
+    def delete(self) -> None:
         """Delete the window; a time to live is that of the key's state, too."""
         del self.key_state.panes[self.key_state.windows.pop(self.window)]
-        if config.ttl_ms is not None:
+        if self._config.ttl_ms is not None:
             self.key_state.own = {}
 
-    def _expires_ms(self, config: WindowConfig) -> int | None:
+    def _expires_ms(self) -> int | None:
         life = self.pane.life
-        return None if config.ttl_ms is None or life is None else life.used_ms + config.ttl_ms
+        return None if self._config.ttl_ms is None or life is None else life.used_ms + self._config.ttl_ms
 
-    def _context(self, config: WindowConfig, *, is_late: bool) -> WindowContext:
+    def _context(self, *, is_late: bool) -> WindowContext:
         return WindowContext(
             key=self.key,
             window=self.window,
@@ -134,7 +139,7 @@ class OpenPane:
             firing=self.pane.firings,
             is_late=is_late,
             is_backlog=self._all.backlog,
-            own=None if config.assigner.merging else self.pane.own,
+            own=None if self._config.assigner.merging else self.pane.own,
             key_state=self.key_state.own,
         )
 
@@ -142,24 +147,24 @@ class OpenPane:
         return WindowTimer(self.key, self.window, ends_window)
 
 
-def open_pane(state: WindowState, key: Any, key_state: KeyState, window: TimeWindow) -> OpenPane:
+def open_pane(
+    config: WindowConfig, state: WindowState, key: Any, key_state: KeyState, window: TimeWindow
+) -> OpenPane:
     """Open a window that does not merge."""
     state_window = key_state.windows.setdefault(window, window)
-    pane = key_state.panes.get(state_window)
-    if pane is None:
-        pane = key_state.panes[state_window] = Pane()
-    return OpenPane(state, key, key_state, window, pane)
+    if state_window not in key_state.panes:
+        key_state.panes[state_window] = Pane()
+    return OpenPane(config, state, key, key_state, window)
 
 
 def merge_panes(
-    state: WindowState, key: Any, key_state: KeyState, merge: Merge, config: WindowConfig
+    config: WindowConfig, state: WindowState, key: Any, key_state: KeyState, merge: Merge
 ) -> OpenPane:
     """Open a window after merging the windows that it consists of."""
     if not merge.merged:
-        return open_pane(state, key, key_state, merge.window)
+        return open_pane(config, state, key, key_state, merge.window)
     for window in merge.merged:
-        part = key_state.panes[key_state.windows[window]]
-        OpenPane(state, key, key_state, window, part).delete_timers()
+        OpenPane(config, state, key, key_state, window).delete_timers()
     panes = [key_state.panes[merge.state], *(key_state.panes.pop(other) for other in merge.merged_states)]
     apply_merge(key_state.windows, merge)
     merged = panes[0]
@@ -167,7 +172,7 @@ def merge_panes(
     merged.content = config.content_logic.merge(pane.content for pane in panes)
     merged.firings = max(pane.firings for pane in panes)
     merged.trigger = None
-    opened = OpenPane(state, key, key_state, merge.window, merged)
+    opened = OpenPane(config, state, key, key_state, merge.window)
     config.effective_trigger.on_merge(states, opened)
     return opened
 
@@ -178,13 +183,12 @@ def delete_if_empty(state: WindowState, key: Any, key_state: KeyState) -> None:
         del state.keys[key]
 
 
-def delete_key(state: WindowState, key: Any) -> None:
+def delete_key(state: WindowState, key: Any, config: WindowConfig) -> None:
     """Delete a key and its timers, if it is there."""
     key_state = state.keys.pop(key, None)
     if key_state is not None:
-        for window, state_window in key_state.windows.items():
-            pane = key_state.panes[state_window]
-            OpenPane(state, key, key_state, window, pane).delete_timers()
+        for window in key_state.windows:
+            OpenPane(config, state, key, key_state, window).delete_timers()
 
 
 def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
@@ -214,15 +218,14 @@ def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
 
 def replace_key(state: WindowState, key: Any, key_state: KeyState | None, config: WindowConfig) -> None:
     """Replace or delete the state of a key and its timers."""
-    delete_key(state, key)
+    delete_key(state, key, config)
     if key_state is None:
         return
     state.keys[key] = key_state
-    for window, state_window in key_state.windows.items():
-        pane = key_state.panes[state_window]
-        opened = OpenPane(state, key, key_state, window, pane)
-        for time_ms in tuple(pane.event_timers):
+    for window in key_state.windows:
+        opened = OpenPane(config, state, key, key_state, window)
+        for time_ms in tuple(opened.pane.event_timers):
             opened.register_event_timer(time_ms)
-        for time_ms in tuple(pane.processing_timers):
+        for time_ms in tuple(opened.pane.processing_timers):
             opened.register_processing_timer(time_ms)
-        opened.register_end(config)
+        opened.register_end()

@@ -64,6 +64,10 @@ class TriggerContext(Protocol):
     def window(self) -> TimeWindow: ...
 
     @property
+    def window_time(self) -> Literal["event", "processing"]:
+        """The time of the window's start and end."""
+
+    @property
     def watermark_ms(self) -> int: ...
 
     @property
@@ -281,32 +285,42 @@ class _Continuous(_AtEnd):
         require_positive("interval_ms", self.interval_ms)
 
     def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
-        # A dataclass with slots has no super() without arguments.
-        result = _AtEnd.on_element(self, value, timestamp_ms, context)
+        result = TriggerResult.CONTINUE
+        if self._has_end(context):
+            # A dataclass with slots has no super() without arguments.
+            result = _AtEnd.on_element(self, value, timestamp_ms, context)
         first_ms = timestamp_ms if self.time == "event" else context.clock_ms
         if not result.fires and context.state is None and first_ms is not None:
             self._schedule(first_ms - first_ms % self.interval_ms + self.interval_ms, context)
         return result
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
-        _AtEnd.on_merge(self, states, context)
+        if self._has_end(context):
+            _AtEnd.on_merge(self, states, context)
         scheduled = [state for state in states if state is not None]
         if scheduled:
             self._schedule(min(scheduled), context)
 
     def _on_timer(self, time_ms: int, context: TriggerContext) -> TriggerResult:
-        if time_ms == context.window.last_ms:
+        has_end = self._has_end(context)
+        if has_end and time_ms == context.window.last_ms:
             return TriggerResult.FIRE
-        at_end_of_time = self._now_ms(context) == MAX_TIMESTAMP_MS and context.window == ALL_TIME
-        if time_ms != context.state or at_end_of_time:
+        if time_ms != context.state:
             return TriggerResult.CONTINUE
+        if self._now_ms(context) == MAX_TIMESTAMP_MS and (not has_end or context.window == ALL_TIME):
+            # The timer at its end fires, if the window has one; there is no end to the multiples.
+            return TriggerResult.CONTINUE if has_end else TriggerResult.FIRE
         self._schedule(time_ms + self.interval_ms, context)
         return TriggerResult.FIRE
+
+    def _has_end(self, context: TriggerContext) -> bool:
+        """Whether the window ends in the trigger's kind of time; the end of all time is that of both."""
+        return self.time == context.window_time or context.window == ALL_TIME
 
     def _schedule(self, next_ms: int, context: TriggerContext) -> None:
         context.state = next_ms
         # A multiple after the window's end is registered only if the window grows.
-        if next_ms <= context.window.last_ms:
+        if next_ms <= context.window.last_ms or not self._has_end(context):
             self._register(context, next_ms)
 
 
@@ -324,6 +338,9 @@ class ContinuousEventTime(_Continuous):
 @dataclass(frozen=True, slots=True)
 class ContinuousProcessingTime(_Continuous):
     """Emits at each multiple of ``interval_ms`` that processing time reaches, and at the window's end.
+
+    Windows of event time have no end in processing time: they emit at multiples only. A record after the last
+    multiple before the watermark removes the window is in no result, as in Flink.
 
     Raises:
         InvalidWindowError: The interval is not positive.

@@ -164,6 +164,33 @@ def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
     assert counts == [0, 1, 1, 0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("clock_ms", [1010, 10], ids=["after the window's end", "in the window"])
+def test_continuous_clock_trigger_of_event_time_windows_emits_at_multiples_only(clock_ms: int) -> None:
+    """The clock may be far beyond the end of a window of event time, as where history is read."""
+    harness = harness_of(TumblingWindows(100), ContinuousProcessingTime(40))
+    multiple = clock_ms - clock_ms % 40 + 40
+
+    harness.move_clock(clock_ms)
+    at_once = [values_of(harness.feed(("a", number, 5))) for number in range(3)]
+    harness.restart()
+    seen = [len(harness.move_clock(multiple + after_ms).results) for after_ms in (-1, 0, 39, 40, 80, 120)]
+
+    assert at_once == [[], [], []]
+    assert seen == [0, 1, 0, 1, 1, 1]
+    assert values_of(harness.watermark(200)) == []
+    assert values_of(harness.move_clock(multiple + 500)) == []
+
+
+def test_continuous_event_trigger_of_processing_time_windows_emits_at_multiples_only() -> None:
+    harness = harness_of(TumblingWindows(100), ContinuousEventTime(40), time="processing")
+
+    harness.watermark(1000)
+    assert values_of(harness.feed(("a", 1, 1010), ("a", 2, 1020))) == []
+    assert values_of(harness.watermark(1040)) == [[1, 2]]
+    assert values_of(harness.watermark(MAX)) == [[1, 2]]
+    assert values_of(harness.move_clock(200)) == []
+
+
 def test_processing_time_window_emits_at_once_in_its_last_millisecond() -> None:
     """A record after the window's end emits immediately, and only once."""
     harness = harness_of(TumblingWindows(100), time="processing")
