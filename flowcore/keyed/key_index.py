@@ -6,7 +6,7 @@ A key is looked up once in a batch, not once for each record.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -29,6 +29,7 @@ __all__ = [
     "to_key_columns",
     "to_key_values",
     "to_python_keys",
+    "to_python_records",
     "to_python_values",
 ]
 
@@ -132,11 +133,55 @@ class KeyIndex:
 
 
 def to_python_values(column: pa.Array[Any]) -> list[Any]:
-    """A column as Python values; times are in `datetime.timezone.utc`, as plain data requires."""
+    """A column as Python values, as a state can keep them.
+
+    At any depth, times are in `datetime.timezone.utc`, and a map is a dict if its keys can be.
+    """
     values: list[Any] = column.to_pylist()
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        return [None if value is None else value.replace(tzinfo=dt.UTC) for value in values]
-    return values
+    convert = _converter(column.type)
+    return values if convert is None else list(map(convert, values))
+
+
+def to_python_records(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Each row as a new dict of `to_python_values`."""
+    names = rows.schema.names
+    if not names:
+        return ({} for _ in range(rows.num_rows))
+    columns = map(to_python_values, rows.columns)
+    return (dict(zip(names, each, strict=True)) for each in zip(*columns, strict=True))
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Converts Arrow's Python value of a type; None if there is nothing to convert."""
+    match kind:
+        case pa.TimestampType(tz=str()):
+            return lambda value: None if value is None else value.replace(tzinfo=dt.UTC)
+        case pa.MapType():
+            return _map_converter(kind)
+        case pa.StructType():
+            found = {field.name: _converter(field.type) for field in kind}
+            fields = {name: convert for name, convert in found.items() if convert is not None}
+            if fields:
+                return lambda value: (
+                    None
+                    if value is None
+                    else value | {name: convert(value[name]) for name, convert in fields.items()}
+                )
+        case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
+            item = _converter(kind.value_type)
+            if item is not None:
+                return lambda value: None if value is None else list(map(item, value))
+    return None
+
+
+def _map_converter(kind: pa.MapType[Any, Any, Any]) -> Callable[[Any], Any]:
+    keys, items = (_converter(each) or _unchanged for each in (kind.key_type, kind.item_type))
+    make = list if pa.types.is_nested(kind.key_type) else dict
+    return lambda value: None if value is None else make((keys(key), items(item)) for key, item in value)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def to_key_values(column: pa.Array[Any]) -> list[Any]:

@@ -38,7 +38,8 @@ def to_plain(value: Any) -> Any:
     if write is None:
         msg = (
             f"{value!r} is {kind.__module__}.{kind.__qualname__}, which is not plain data: it could not be "
-            "restored after a restart; use numbers, text, bytes, dates, and lists, tuples and dicts of them"
+            "restored after a restart; use numbers, text, bytes, dates, durations, or lists, tuples and "
+            "dicts of them"
         )
         raise StateError(msg)
     return {kind.__name__: write(value)}
@@ -83,6 +84,7 @@ _WRITERS: Mapping[type, Callable[[Any], Any]] = {
     Decimal: str,
     dt.datetime: _written_time,
     dt.date: dt.date.isoformat,
+    dt.timedelta: lambda value: [value.days, value.seconds, value.microseconds],
 }
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "float": lambda written: NAN if written == "nan" else float(written),
@@ -92,4 +94,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "Decimal": Decimal,
     "datetime": lambda written: dt.datetime.fromisoformat(written[0]).replace(fold=written[1]),
     "date": dt.date.fromisoformat,
+    "timedelta": lambda written: dt.timedelta(*written),
 }

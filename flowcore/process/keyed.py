@@ -7,7 +7,7 @@ states or timers may have changed, as JSON after a version byte.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from flowcore.elements import RecordAttributes
 from flowcore.keyed.dead_letters import DEAD_LETTERS, Failure
-from flowcore.keyed.key_index import key_by_name, to_python_keys, to_python_values
+from flowcore.keyed.key_index import key_by_name, to_python_keys
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.plain import to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
@@ -28,7 +28,6 @@ from flowcore.process.isolation import IsolatedCalls
 from flowcore.process.operator import ProcessConfig, ProcessOperator
 from flowcore.process.outputs import ProcessOutputs, RowBuilder
 from flowcore.process.state import ProcessState
-from flowcore.windows.state import KeyedRecord
 
 __all__ = ["KeyedProcesses"]
 
@@ -114,24 +113,19 @@ class _Group(KeyGroup):
         keys = to_python_keys([rows.column(name) for name in self._config.keys], rows.num_rows)
         times = rows.column(self._config.timestamp).to_pylist()
         opened = self._config.opened
-        batch = rows.select(list(self._config.values)) if opened.config.function.by_batch() else None
+        values = rows.select(list(self._config.values))
         if not self._isolates:
             with wrap_errors(self._config.name, lambda _: self._describe(rows, opened.current.origin, keys)):
-                if batch is not None:
-                    emissions = opened.process_batch(self._state, keys, times, batch)
-                else:
-                    emissions = opened.process(
-                        self._state, map(KeyedRecord, keys, self._records(rows), times)
-                    )
+                emissions = opened.process_batch(self._state, keys, times, values)
             self._rows.emit(emissions, out, rows=rows)
             return
         calls = IsolatedCalls(opened, self._rows.require)
-        if batch is not None:
-            for start, end, emissions in calls.batches(self._state, keys, times, batch):
+        if opened.config.function.by_batch():
+            for start, end, emissions in calls.batches(self._state, keys, times, values):
                 self._rows.emit(emissions, out, rows=rows.slice(start, end - start))
         else:
             with calls:
-                emissions = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
+                emissions = opened.process_batch(self._state, keys, times, values)
             self._rows.emit(emissions, out, rows=rows)
         name = self._config.name
         failures = [
@@ -221,13 +215,6 @@ class _Group(KeyGroup):
         for piece in pieces:
             decode_keys(piece, self._state, declared)
         self._state.touched.clear()
-
-    def _records(self, rows: pa.RecordBatch) -> Iterable[dict[str, Any]]:
-        names = self._config.values
-        lists = [to_python_values(rows.column(name)) for name in names]
-        if not names:
-            return ({} for _ in range(rows.num_rows))
-        return (dict(zip(names, each, strict=True)) for each in zip(*lists, strict=True))
 
     def _describe(self, rows: pa.RecordBatch, origin: int | None, keys: Sequence[Any]) -> str:
         """The current record, or the first of a batch, for errors."""

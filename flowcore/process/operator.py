@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flowcore.keyed.key_index import to_python_records
 from flowcore.process.current import Current, ProcessEmissions
 from flowcore.process.function import KeyedProcessFunction, Outputs, ProcessContext
 from flowcore.process.opening import OpenContext
@@ -83,7 +84,7 @@ class ProcessOperator:
         """Process many records: at once if the function takes batches, otherwise one by one."""
         function = self.config.function
         if not function.by_batch():
-            return self.process(state, map(KeyedRecord, keys, batch.to_pylist(), timestamps_ms))
+            return self.process(state, map(KeyedRecord, keys, to_python_records(batch), timestamps_ms))
         emissions = self.current.begin(state, timestamps_ms)
         emissions.batches += function.process_batch(keys, batch, self._context) or ()
         return emissions

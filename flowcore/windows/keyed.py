@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from flowcore.elements import RecordAttributes
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
-from flowcore.keyed.key_index import key_by_name, to_key_columns, to_key_values, to_python_values
+from flowcore.keyed.key_index import key_by_name, to_key_columns, to_key_values, to_python_records
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.keyed.timers import TimerQueue
@@ -164,10 +164,9 @@ class _Group(KeyGroup):
         context = self._context
         key_columns = [to_key_values(rows.column(name)) for name in context.keys]
         keys = zip(*key_columns, strict=True) if key_columns else ((),) * rows.num_rows
-        columns = [to_python_values(rows.column(name)) for name in context.values]
-        values = [dict(zip(context.values, each, strict=True)) for each in zip(*columns, strict=True)]
         times = rows.column(context.timestamp).to_pylist()
-        parts = zip(keys, values or ({},) * rows.num_rows, times, strict=True)
+        values = to_python_records(rows.select(list(context.values)))
+        parts = zip(keys, values, times, strict=True)
         return [
             KeyedRecord(context.key_of(key), context.value_of(value), time_ms)
             for key, value, time_ms in parts

@@ -34,6 +34,7 @@ SUMS = WindowConfig(assigner=TumblingWindows(10), function=WindowAggregate(Sum()
 scalars = (
     st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
     | st.decimals(allow_nan=False) | st.datetimes(timezones=st.none() | st.just(dt.UTC)) | st.dates()
+    | st.timedeltas()
 )  # fmt: skip
 keys = scalars | st.tuples(scalars, scalars)
 plain = st.recursive(
