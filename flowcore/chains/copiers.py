@@ -1,53 +1,18 @@
-"""Deep copies of records, many times faster than `copy.deepcopy`.
+"""Deep copies of records of a schema, faster than `deep_copy`.
 
-A record is a tree of dicts, lists, tuples and immutable values; anything else falls back to `copy.deepcopy`.
-A copier made for a schema skips checks that the schema makes needless. A record that does not match the
-schema is copied the slower way.
+A copier skips checks that its schema makes needless. A record that does not match the schema is copied the
+slower way.
 """
 
-import copy
-import datetime as dt
-import uuid
 from collections.abc import Callable
-from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["deep_copy", "make_copier"]
+from flowcore.keyed.copies import deep_copy, only_atoms
 
-_ATOMS = frozenset(
-    {
-        type(None), bool, int, float, complex, str, bytes, Decimal, dt.datetime, dt.date,
-        dt.time, dt.timedelta, uuid.UUID,
-    }
-)  # fmt: skip
-_only_atoms = _ATOMS.issuperset
-
-
-def deep_copy(value: Any) -> Any:
-    """A copy of any value that shares nothing mutable with it.
-
-    >>> record = {"tags": ["a"], "at": (1, [2])}
-    >>> twin = deep_copy(record)
-    >>> record["tags"].append("b"), record["at"][1].clear()
-    (None, None)
-    >>> twin
-    {'tags': ['a'], 'at': (1, [2])}
-    """
-    kind = type(value)
-    if kind in _ATOMS:
-        return value
-    if kind is dict:
-        if _only_atoms(map(type, value.values())):
-            return value.copy()
-        return {key: each if type(each) in _ATOMS else deep_copy(each) for key, each in value.items()}
-    if kind is list:
-        return value[:] if _only_atoms(map(type, value)) else [deep_copy(each) for each in value]
-    if kind is tuple:
-        return value if _only_atoms(map(type, value)) else tuple(map(deep_copy, value))
-    return copy.deepcopy(value)
+__all__ = ["make_copier"]
 
 
 def make_copier(schema: pa.Schema | pa.StructType) -> Callable[[Any], Any]:
@@ -67,7 +32,7 @@ def make_copier(schema: pa.Schema | pa.StructType) -> Callable[[Any], Any]:
         if type(record) is not dict or len(record) != width:
             return deep_copy(record)
         try:
-            if not _only_atoms(map(type, plain_values(record))):
+            if not only_atoms(map(type, plain_values(record))):
                 return deep_copy(record)
             new = record.copy()
             for name, copier in nested:

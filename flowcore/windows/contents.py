@@ -2,6 +2,9 @@
 
 A content is either one accumulator, if the function folds records as they arrive, or all records. Function
 and evictor alone decide which. Contents are plain state; this module has the logic.
+
+Windows share the records that they store, so functions get copies: what they change is in no other window and
+no later firing.
 """
 
 from collections.abc import Iterable
@@ -11,6 +14,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from flowcore.keyed.copies import deep_copy
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
 
 __all__ = ["Accumulating", "Buffering", "Content", "ContentLogic", "StoredRecord"]
@@ -48,7 +52,7 @@ class Buffering:
 
     def inputs(self, content: Content, /) -> list[Any]:
         """Return the values, folded if the function folds."""
-        values = [record.value for record in content]
+        values = [deep_copy(record.value) for record in content]
         match self.function:
             case WindowReduce(function=function):
                 return [reduce(function, values)]
@@ -69,11 +73,12 @@ class Accumulating:
         return "reduced" if isinstance(self.function, WindowReduce) else "accumulator"
 
     def add(self, content: Content, record: StoredRecord, /) -> None:
+        value = deep_copy(record.value)
         match self.function:
             case WindowReduce(function=function):
-                value = function(content[0].value, record.value) if content else record.value
+                value = function(content[0].value, value) if content else value
             case WindowAggregate(function=function):
-                value = function.add(content[0].value if content else function.create(), record.value)
+                value = function.add(content[0].value if content else function.create(), value)
         first = content[0] if content else record
         content[:] = [StoredRecord(first.arrival, None, value)]
 
@@ -92,9 +97,10 @@ class Accumulating:
     def inputs(self, content: Content, /) -> list[Any]:
         match self.function:
             case WindowReduce():
-                return [content[0].value]
-            case WindowAggregate(function=function):
-                return [function.result(content[0].value)]
+                return [deep_copy(content[0].value)]
+            case WindowAggregate(function=function, then=then):
+                result = function.result(content[0].value)
+                return [result if then is None else deep_copy(result)]
 
 
 ContentLogic = Buffering | Accumulating

@@ -194,7 +194,7 @@ def delete_key(state: WindowState, key: Any, config: WindowConfig) -> None:
 def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
     """Copy the state of a key, so that functions called for its next record do not change the copy.
 
-    Both share stored records, which functions must not change.
+    Both share stored records, which functions do not get.
     """
     folded = isinstance(config.content_logic, Accumulating)
     return KeyState(

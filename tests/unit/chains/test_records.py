@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.chains.copiers import deep_copy, make_copier
+from flowcore.chains.copiers import make_copier
 from flowcore.chains.records import MisfitError, batch_writer, to_records
+from flowcore.keyed.copies import deep_copy
 
 UTC = dt.UTC
 COLUMNS: list[Any] = [("a", pa.int64()), ("b", pa.string())]

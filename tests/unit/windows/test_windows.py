@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -326,3 +330,67 @@ def test_config_takes_the_trigger_of_its_windows() -> None:
     ]
 
     assert triggers == [EventTimeTrigger(), ProcessingTimeTrigger(), Never()]
+
+
+class _Mutating:
+    """A fold and a process function that change everything they get."""
+
+    def create(self) -> list[Any]:
+        return []
+
+    def add(self, accumulator: list[Any], value: Any, /) -> list[Any]:
+        value["seen"].append("add")
+        accumulator.append(value)
+        return accumulator
+
+    def merge(self, first: list[Any], second: list[Any], /) -> list[Any]:
+        return first + second
+
+    def result(self, accumulator: list[Any], /) -> list[Any]:
+        return list(accumulator)
+
+    def reduce(self, kept: Any, new: Any) -> Any:
+        new["seen"].append("new")
+        kept["n"] += new["n"]
+        kept["seen"] += new["seen"]
+        return kept
+
+    def process(self, _context: Any, values: Any, /) -> list[Any]:
+        found = json.dumps(values)
+        for record in chain.from_iterable(each if isinstance(each, list) else [each] for each in values):
+            record["seen"].append("then")
+            record["n"] = -1
+        return [found]
+
+    def clear(self, context: Any, /) -> None:
+        pass
+
+
+@pytest.mark.parametrize("evictor", [None, CountEvictor(10)], ids=["folded", "buffered"])
+@pytest.mark.parametrize("then", [None, _Mutating()], ids=["alone", "then"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        WindowReduce(_Mutating().reduce),
+        WindowAggregate(_Mutating()),
+        WindowProcess(_Mutating()),
+    ],
+    ids=["reduce", "aggregate", "process"],
+)
+def test_functions_that_change_records_change_no_other_window_and_no_later_firing(
+    function: Any, then: Any, evictor: Any
+) -> None:
+    """Results are those of a run that restarts after each record, which shares no objects."""
+    if not isinstance(function, WindowProcess):
+        function = replace(function, then=then)
+    at_once, restarting = (
+        harness_of(SlidingWindows(20, 5), Count(1), function=function, evictor=evictor) for _ in range(2)
+    )
+    records = [("a", {"n": number, "seen": ["in"]}, number) for number in range(3)]
+    expected = []
+    for record in copy.deepcopy(records):
+        expected += [repr(result) for result in restarting.feed(record).results]
+        restarting.restart()
+
+    assert [repr(result) for result in at_once.feed(*records).results] == expected
+    assert len(expected) == 12
