@@ -91,4 +91,5 @@ class DeltaEvictor:
 
     def keep(self, records: Sequence[StoredRecord], /) -> list[StoredRecord]:
         newest = records[-1].value
-        return [record for record in records if self.delta(record.value, newest) < self.threshold]
+        # A record whose difference is not a number stays.
+        return [record for record in records if not self.delta(record.value, newest) >= self.threshold]

@@ -181,7 +181,7 @@ class Delta(Never):
         if context.state is None:
             context.state = [value]  # a list, so that None can be a value
             return TriggerResult.CONTINUE
-        if self.delta(context.state[0], value) <= self.threshold:
+        if not self.delta(context.state[0], value) > self.threshold:  # not-a-number is not above it
             return TriggerResult.CONTINUE
         context.state = [value]
         return TriggerResult.FIRE

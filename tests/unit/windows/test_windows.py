@@ -202,6 +202,18 @@ def test_evictors_remove_records_permanently(evictor: Evictor, first: list[int],
     assert values_of(harness.feed(("a", 5, 15))) == [second]
 
 
+def test_a_difference_that_is_not_a_number_neither_fires_nor_removes() -> None:
+    """As in Flink, only a difference above the threshold fires, and only one of at least it removes."""
+    nan = float("nan")
+    fired = harness_of(GlobalWindows(), Delta(5, lambda old, new: new - old))
+    kept = harness_of(TumblingWindows(10), evictor=DeltaEvictor(3))
+
+    assert values_of(fired.feed(("a", 1), ("a", nan), ("a", 2))) == []
+    assert len(values_of(fired.feed(("a", 7)))) == 1
+    kept.feed(("a", 1, 0), ("a", nan, 0), ("a", 5, 0))
+    assert repr(values_of(kept.watermark(9))) == "[[nan, 5]]"
+
+
 def test_window_that_an_evictor_has_emptied_emits_nothing() -> None:
     harness = harness_of(TumblingWindows(10), evictor=CountEvictor(0))
 
