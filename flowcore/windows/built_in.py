@@ -8,7 +8,7 @@ with the results of Spark's function of the same name; order is the order of arr
 import json
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -75,7 +75,8 @@ class BuiltIn:
         if self.skips_nulls and values[-1] is None:
             return accumulator
         if self.distinct:
-            accumulator.setdefault(json.dumps(to_plain(values[0])), values[0])
+            value = _normalize(values[0])
+            accumulator.setdefault(json.dumps(to_plain(value)), value)
             return accumulator
         return self.fold.add(accumulator, *values)
 
@@ -171,12 +172,41 @@ def _one_of(*, last: bool) -> Fold:
 
 
 def _is_less(one: Any, other: Any) -> bool:
-    """Spark's order: not-a-number is above all numbers."""
+    """Spark's order: not-a-number is above all numbers, and in lists and structs null is below all values."""
+    if one is None or other is None:
+        return one is None and other is not None
+    if isinstance(one, list):
+        return _is_less_by_item(one, other, otherwise=len(one) < len(other))
+    if isinstance(one, dict):
+        return _is_less_by_item(one.values(), other.values(), otherwise=False)
     if isinstance(one, float) and math.isnan(one):
         return False
     if isinstance(other, float) and math.isnan(other):
         return True
     return bool(one < other)
+
+
+def _is_less_by_item(one: Iterable[Any], other: Iterable[Any], *, otherwise: bool) -> bool:
+    """Whether the first item that differs is less; ``otherwise`` if none differs."""
+    for mine, theirs in zip(one, other, strict=False):
+        if _is_less(mine, theirs):
+            return True
+        if _is_less(theirs, mine):
+            return False
+    return otherwise
+
+
+def _normalize(value: Any) -> Any:
+    """The one of equal values that stands for them: 0.0 for -0.0, at any depth."""
+    match value:
+        case float():
+            return value + 0.0
+        case list():
+            return [_normalize(each) for each in value]
+        case dict():
+            return {name: _normalize(each) for name, each in value.items()}
+        case _:
+            return value
 
 
 def _sum_result(total: Any) -> Any:
@@ -209,8 +239,8 @@ def _scale(number: Decimal) -> int:
 def _add_moments(kept: list[Any], value: Any) -> list[Any]:
     records, mean, squares = kept[0] + 1, kept[1], kept[2]
     away = float(value) - mean
-    mean += away / records
-    return [records, mean, squares + away * (float(value) - mean)]
+    step = away / records
+    return [records, mean + step, squares + away * (away - step)]
 
 
 def _merge_moments(one: list[Any], other: list[Any]) -> list[Any]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from flowcore.errors import PlanError
 from flowcore.keyed.columns import KeyColumns, take_rows
 from flowcore.keyed.key_index import Ints, KeyIndex, to_python_keys
 from flowcore.windows.arithmetic import MAX_DIGITS, wrap_int64
@@ -29,6 +30,7 @@ AccumulatorColumns = dict["Accumulator", _Numbers]
 """The values of each accumulator, in the same order of keys."""
 
 _COLUMNAR = frozenset({"count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or"})
+_ORDERED = frozenset({"min", "max", "min_by", "max_by"})
 _INT64 = np.iinfo(np.int64)
 
 
@@ -190,7 +192,17 @@ class ColumnarAggregates:
 
 
 def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.DataType:
-    """Return the type of a built-in aggregate, as in Spark."""
+    """Return the type of a built-in aggregate, as in Spark.
+
+    Raises:
+        PlanError: It needs an order of maps.
+    """
+    if aggregate.function in _ORDERED and _has_map(ordered := types[aggregate.columns[-1]]):
+        msg = (
+            f"{aggregate.function} by {aggregate.columns[-1]!r} of type {ordered}: maps have no order, so no "
+            "value is the least or the greatest; use an expression such as map_entries(...) or of one value"
+        )
+        raise PlanError(msg)
     match aggregate.function:
         case "count" | "count_if":
             return pa.int64()
@@ -210,6 +222,11 @@ def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.Data
             return pa.list_(kind)
         case _:
             return kind
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    fields = (kind.field(position) for position in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(_has_map(field.type) for field in fields)
 
 
 def _fmin(one: float, other: float) -> float:

@@ -162,3 +162,36 @@ def test_a_sum_of_integers_wraps_and_an_average_does_not(distinct: bool) -> None
 
     assert _result("sum", *values, distinct=distinct) == sum(values) - 2**64
     assert _result("avg", *values, distinct=distinct) == 2.0**62 + 1024
+
+
+NAN = math.nan
+ASCENDING: dict[str, list[Any]] = {
+    "lists": [[], [None], [None, 1.0], [1.0], [1.0, None], [1.0, 0.5], [1.0, NAN], [NAN]],
+    "structs": [{"a": None, "b": 2}, {"a": 1, "b": None}, {"a": 1, "b": 1}, {"a": 2, "b": None}],
+    "nested": [{"a": None}, {"a": [{"b": None}]}, {"a": [{"b": b"x"}]}, {"a": [{"b": b"x"}, None]}],
+}
+
+
+@pytest.mark.parametrize("values", ASCENDING.values(), ids=ASCENDING)
+def test_lists_and_structs_have_sparks_order(values: list[Any]) -> None:
+    """A null in them is below all values, and a list is below the longer ones that begin with it."""
+    for position, least in enumerate(values):
+        rest = values[position:]
+        assert repr([_result("min", *rest), _result("min", *rest[::-1])]) == repr([least, least])
+    assert repr([_result("max", *values), _result("max", *values[::-1])]) == repr([values[-1]] * 2)
+
+
+def test_zeros_of_both_signs_are_one_distinct_value() -> None:
+    assert _result("count", 0.0, -0.0, NAN, NAN, 1.0, distinct=True) == 3
+    assert _result("count", [0.0, {"x": -0.0}], [-0.0, {"x": 0.0}], distinct=True) == 1
+    assert repr(_result("collect_list", -0.0, 0.0, distinct=True)) == "[0.0]"
+
+
+@pytest.mark.parametrize("function", ["stddev_pop", "stddev_samp", "var_pop", "var_samp"])
+@pytest.mark.parametrize("values", [[1e308, -1e308], [math.inf], [1.0, math.inf, -math.inf]])
+def test_a_deviation_that_overflows_is_not_a_number(function: str, values: list[float]) -> None:
+    """As in Spark, for records that arrive one after the other."""
+    each = BuiltIn(function, ("x",))
+    kept = reduce(lambda kept, value: each.add(kept, {"x": value}), values, each.create())
+
+    assert str(each.result(kept)) == ("nan" if len(values) > 1 or "pop" in function else "None")

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flowcore.errors import PlanError
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.columnar.accumulators import AccumulatorTable, ColumnarAggregates, result_type
 
@@ -90,3 +91,16 @@ def test_results_that_are_folded_by_record_have_sparks_types(
 ) -> None:
     """Decimals get Spark's precision."""
     assert result_type(aggregate, {"c": kind, "d": pa.int64()}) == expected
+
+
+@pytest.mark.parametrize(
+    "aggregate", [BuiltIn("min", ("c",)), BuiltIn("max_by", ("d", "c"))], ids=lambda each: each.function
+)
+@pytest.mark.parametrize("nested", [False, True], ids=["map", "in a struct"])
+def test_an_order_of_maps_is_refused(aggregate: BuiltIn, nested: bool) -> None:
+    kind: pa.DataType = pa.map_(pa.string(), pa.int64())
+    types = {"c": pa.struct([("m", kind)]) if nested else kind, "d": pa.int64()}
+
+    with pytest.raises(PlanError, match=r"by 'c' of type .*maps have no order"):
+        result_type(aggregate, types)
+    assert result_type(BuiltIn("max_by", ("c", "d")), types) == types["c"]
