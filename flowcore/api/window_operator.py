@@ -192,10 +192,13 @@ class Window(StatefulOperator):
         return Decision("when a window is complete", (f"{of_time} the last millisecond of the window",))
 
     def unbounded_state(self) -> Decision | None:
-        keeps_records = self.config.evictor is not None or isinstance(self.config.function, WindowProcess)
-        if self.bounded or self.config.assigner.bounded or not (self.by or keeps_records):
+        if self.bounded:
             return None
-        if self.config.ttl_ms is not None:
+        if self.config.has_lateness and self.config.allowed_lateness_ms == MAX_TIMESTAMP_MS:
+            why = "its windows are kept for late records for ever"
+            return Decision("unbounded", (why,), ("declare a finite allowed_lateness=",))
+        keeps_records = self.config.evictor is not None or isinstance(self.config.function, WindowProcess)
+        if self.config.assigner.bounded or not (self.by or keeps_records) or self.config.ttl_ms is not None:
             return None
         kept = "records" if keeps_records else "each key"
         why = f"its window never ends, and keeps {kept} until a trigger purges it"

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from flowcore import Flow, Global, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling
+from flowcore import (
+    Flow,
+    Global,
+    KafkaTopic,
+    KeyedProcessFunction,
+    Parquet,
+    Stream,
+    Tumbling,
+    monotonous,
+)
 from flowcore.planner import plan_flow
 from flowcore.windows.triggers import Count
 
-SALE = "shop STRING, price BIGINT"
+SALE = "shop STRING, price BIGINT, at TIMESTAMP"
 
 
 class _Seen(KeyedProcessFunction):
@@ -31,6 +41,14 @@ OPERATORS: dict[str, tuple[Callable[[Stream], Stream], str | None]] = {
             n="count(*)"
         ),
         None,
+    ),
+    "window-late-for-ever": (
+        lambda sales: (
+            sales.with_event_time("at", watermark=monotonous())
+            .window(Tumbling(9), by="shop", allowed_lateness=math.inf, name="it")
+            .aggregate(n="count(*)")
+        ),
+        "its windows are kept for late records for ever",
     ),
     "deduplicate": (
         lambda sales: sales.deduplicate(by="shop", within=None, name="it"),
