@@ -8,6 +8,7 @@ All times are integer milliseconds since the epoch, UTC.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, ClassVar, Protocol
 
 from flowcore.errors import InvalidWindowError
@@ -162,9 +163,17 @@ class DynamicSessionWindows:
         """Return the record's own window.
 
         Raises:
-            InvalidWindowError: The gap is negative.
+            InvalidWindowError: The gap is negative, or not a whole number.
         """
-        gap_ms = self.gap(key, value)
+        given = self.gap(key, value)
+        try:
+            gap_ms = index(given)
+        except TypeError:
+            msg = (
+                f"the gap of key {key!r}, value {value!r} is {given!r}, which is not a whole number of "
+                "milliseconds: the session would end at another time; return an int"
+            )
+            raise InvalidWindowError(msg) from None
         if gap_ms < 0:
             msg = (
                 f"the gap of key {key!r}, value {value!r} is {gap_ms} ms: a session would end before it "

@@ -111,9 +111,16 @@ def test_global_windows_hold_all_time() -> None:
         (lambda: SessionWindows(0), r"gap_ms=0 is not"),
         (lambda: SessionWindows(-1000), r"gap_ms=-1000 is not"),
         (lambda: DynamicSessionWindows(lambda _, value: value).assign(1, "k", -3), r"value -3 is -3 ms"),
+        (
+            lambda: DynamicSessionWindows(lambda _, value: value).assign(1, "k", 1.5),
+            r"value 1.5 is 1.5, which is not a whole number of milliseconds.*return an int",
+        ),
         (lambda: TimeWindow(5, 4), r"end_ms=4 is before start_ms=5"),
     ],
-    ids=["slide-too-long", "size", "slide", "sliding-size", "gap", "gap-negative", "dynamic-gap", "window"],
+    ids=[
+        "slide-too-long", "size", "slide", "sliding-size", "gap", "gap-negative", "dynamic-gap",
+        "dynamic-gap-fraction", "window",
+    ],
 )  # fmt: skip
 def test_windows_refuse_what_would_lose_records(build: object, message: str) -> None:
     """The message names the values and the consequence."""
