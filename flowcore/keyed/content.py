@@ -24,12 +24,14 @@ from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns
 from flowcore.keyed.plain import from_plain
 
 __all__ = [
-    "BUFFER", "StateContent", "StoredSchemas", "read_content", "read_entries", "read_tables",
-    "select_operator", "split_layout",
+    "BUFFER", "TOUCHED", "StateContent", "StoredSchemas", "read_content", "read_entries", "read_expired_ms",
+    "read_tables", "select_operator", "split_layout",
 ]  # fmt: skip
 
 BUFFER = "buffer"
 """The part of the state that is the flush buffer downstream of an operator."""
+TOUCHED = "@touched_ms"
+"""The column of ranked rows with the processing time of the last row of their key."""
 
 _BUFFERED = re.compile(r"(?:(.*); )?latest by (.*?): ", re.DOTALL)
 _TABLES = re.compile(r"(panes of \d+ ms at \d+|sessions|seen|joined|ranked|sorted|totals) by ", re.DOTALL)
@@ -143,8 +145,17 @@ def read_tables(header: Mapping[str, Any], pieces: Sequence[bytes], keys: int) -
         if name == "panes":
             kept = table.column("pane").to_numpy() >= header.get("first_pane", MIN_TIMESTAMP_MS)
             table = table.filter(pa.array(kept))
+        if name == "ranked":
+            table = table.filter(pa.array(table.column(TOUCHED).to_numpy() > read_expired_ms(header)))
         tables[name] = table.sort_by(columns[0]) if name in ("panes", "refirings") else table
     return tables
+
+
+def read_expired_ms(header: Mapping[str, Any]) -> int:
+    """The time up to which ranked keys were touched that have expired, in the state of this header."""
+    if "expired_ms" in header or header["ttl_ms"] is None:
+        return int(header.get("expired_ms", MIN_TIMESTAMP_MS))
+    return int(header["now_ms"] - header["ttl_ms"])  # an earlier version wrote it
 
 
 def _wrap(content: StateContent, wrap: Callable[[bytes], bytes]) -> StateContent:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.keyed.content import read_entries, read_tables, select_operator
+from flowcore.keyed.content import TOUCHED, read_entries, read_tables, select_operator
 from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
@@ -181,14 +181,12 @@ def _ranked(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[In
     for key, rows in found:
         if deleted is not None and rows[-1][deleted]:
             continue
-        touched_ms = max(row["@touched_ms"] for row in rows)
-        if header["ttl_ms"] is None or touched_ms + header["ttl_ms"] > header["now_ms"]:
-            ranked = sorted(
-                (row for row in rows if header["ttl_ms"] is None or row["@touched_ms"] == touched_ms),
-                key=lambda row: row["@rank"],
-            )
-            own = [{name: value for name, value in row.items() if name[:1] != "@"} for row in ranked]
-            yield InspectedKey(key=key, states={"rows": own})
+        touched_ms = max(row[TOUCHED] for row in rows)
+        ranked = sorted(
+            (row for row in rows if row[TOUCHED] == touched_ms), key=lambda row: int(row["@rank"])
+        )
+        own = [{name: value for name, value in row.items() if name[:1] != "@"} for row in ranked]
+        yield InspectedKey(key=key, states={"rows": own})
 
 
 def _show_windows(names: list[str], entry: Mapping[str, Any]) -> InspectedKey:

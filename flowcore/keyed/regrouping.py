@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
 from flowcore.keyed.content import BUFFER, StateContent, StoredSchemas, read_content, split_layout
 from flowcore.keyed.key_index import Ints
@@ -194,13 +195,23 @@ def _header(manifests: Sequence[StateManifest], buffered: Counter[int], number: 
     headers = [each.header for each in manifests]
     operator, buffer = split_layout(manifests[0].layout)
     if not buffer:
-        return _combine(headers)
+        return _combine_own(operator, headers)
     own = _buffer_header(
         [each["buffer"] for each in headers] if operator else headers,
         buffered[number],
         has_markers=number == min(buffered, default=None),
     )
-    return {"operator": _combine([each["operator"] for each in headers]), "buffer": own} if operator else own
+    return (
+        {"operator": _combine_own(operator, [each["operator"] for each in headers]), "buffer": own}
+        if operator
+        else own
+    )
+
+
+def _combine_own(layout: str, headers: Sequence[Any]) -> Any:
+    """The header of an operator, which has only the entries that were not expired in their key groups."""
+    found = _combine(headers)
+    return {**found, "expired_ms": MIN_TIMESTAMP_MS} if layout.startswith("ranked by ") else found
 
 
 def _combine(values: Sequence[Any]) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ import pyarrow.compute as pc
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import concat_batches, take_rows, timestamps_of
+from flowcore.keyed.content import TOUCHED, read_expired_ms
 from flowcore.keyed.key_index import Ints, factorize_keys, to_python_keys
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
@@ -34,7 +36,6 @@ __all__ = ["RANK", "Ranking", "RankingGroup", "is_sortable"]
 
 RANK = "@rank"
 """The column of a row's rank, from 1."""
-_TOUCHED = "@touched_ms"
 _ROWS_AT_ONCE = 1 << 17
 _KEYS_PER_PIECE = 1 << 15
 _LEAST_GARBAGE = 1 << 12
@@ -72,7 +73,7 @@ class Ranking(KeyGroupOperator):
 
     @property
     def layout(self) -> str:
-        """The state layout. ``ttl_ms`` may change."""
+        """The state layout. ``ttl_ms`` may change, also from and to None."""
         types = ", ".join(str(self.rows.field(name).type) for name in self.keys)
         order = ", ".join(f"{name}{' desc' * descending}" for name, descending in self.order)
         kept = ", ".join(f"{name} {self.rows.field(name).type}" for name in self.stored)
@@ -100,6 +101,8 @@ class RankingGroup(KeyGroup):
     def __init__(self, config: Ranking) -> None:
         self._config = config
         self._now_ms = MIN_TIMESTAMP_MS
+        self._expired_ms = MIN_TIMESTAMP_MS
+        """Keys whose last row came until then have expired, by the times to live so far."""
         types = [config.rows.field(name).type for name in config.keys]
         self._schema = pa.schema([
             *(pa.field(f"key{place}", kind) for place, kind in enumerate(types)),
@@ -119,9 +122,14 @@ class RankingGroup(KeyGroup):
         first_ms = next(iter(self._touched_ms.values()), None)
         return None if first_ms is None else first_ms + (self._config.ttl_ms or 0)
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - emits nothing
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+        """Forget the keys that have had no row for longer than the time to live."""
         self._now_ms = max(self._now_ms, clock_ms)
-        self._forget_expired()
+        if self._config.ttl_ms is not None:
+            self._expired_ms = max(self._expired_ms, self._now_ms - self._config.ttl_ms)
+        expired = self._find_expired()
+        self._expire(expired, out)
+        self._forget(expired)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Rows have their ranks at once, so that watermarks change nothing."""
@@ -132,8 +140,8 @@ class RankingGroup(KeyGroup):
             self._rank(rows.slice(start, _ROWS_AT_ONCE), out)
 
     def header(self) -> Mapping[str, Any]:
-        """Processing time and, for readers of the state, the time to live."""
-        return {"now_ms": self._now_ms, "ttl_ms": self._config.ttl_ms}
+        """Processing time, which keys have expired and, for readers of the state, the time to live."""
+        return {"now_ms": self._now_ms, "expired_ms": self._expired_ms, "ttl_ms": self._config.ttl_ms}
 
     def delta(self) -> bytes | None:
         """All rows of the keys that have changed since the last delta."""
@@ -147,14 +155,20 @@ class RankingGroup(KeyGroup):
             yield self._encode(keys[start : start + _KEYS_PER_PIECE])
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """The row with rank 1 replaces all rows of its key that were read before."""
+        """The row with rank 1 replaces all rows of its key that were read before.
+
+        That a key has expired is not in the pieces. It depends on the time to live of then, not of now.
+        """
         for piece in pieces:
             for _, table in segments.decode(piece):
                 self._load(table)
         self._unsaved = {}
         self._touched_ms = dict(sorted(self._touched_ms.items(), key=lambda each: each[1]))
         self._now_ms = max(self._now_ms, header["now_ms"])
-        self._forget_expired()
+        self._expired_ms = max(self._expired_ms, read_expired_ms(header))
+        self._forget(self._find_expired())
+        if self._config.ttl_ms is None:
+            self._touched_ms = {}
         self._compact()
 
     def _rank(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
@@ -252,14 +266,15 @@ class RankingGroup(KeyGroup):
             self._places[key] = np.arange(start, start + len(places))
             start += len(places)
 
-    def _forget_expired(self) -> None:
-        """Forget the keys that have had no row for longer than the time to live."""
-        ttl_ms = self._config.ttl_ms
-        if ttl_ms is None:
-            return
-        for key in [*self._touched_ms]:
-            if self._touched_ms[key] + ttl_ms > self._now_ms:
-                break
+    def _find_expired(self) -> list[Any]:
+        times = self._touched_ms.items()
+        return [key for key, _ in takewhile(lambda each: each[1] <= self._expired_ms, times)]
+
+    def _expire(self, keys: Sequence[Any], out: StepOutputs) -> None:
+        """Emit what follows from keys that expire: nothing."""
+
+    def _forget(self, keys: Sequence[Any]) -> None:
+        for key in keys:
             del self._touched_ms[key]
             self._live -= len(self._places.pop(key))
             self._unsaved.pop(key, None)
@@ -271,7 +286,7 @@ class RankingGroup(KeyGroup):
         rows = self._rows.take(np.concatenate(places))
         ranks = np.concatenate([np.arange(1, count + 1) for count in counts])
         touched = np.repeat([self._touched_ms.get(key, self._now_ms) for key in keys], counts)
-        columns = {RANK: pa.array(ranks, pa.int64()), _TOUCHED: pa.array(touched, pa.int64())}
+        columns = {RANK: pa.array(ranks, pa.int64()), TOUCHED: pa.array(touched, pa.int64())}
         own = zip(rows.schema.names, rows.columns, strict=True)
         return segments.encode({"ranked": pa.record_batch({**columns, **dict(own)})})
 
@@ -279,14 +294,14 @@ class RankingGroup(KeyGroup):
         keys = to_python_keys(
             [table.column(f"key{place}") for place in range(len(self._config.keys))], table.num_rows
         )
-        ranks, touched = (table.column(name).to_numpy().tolist() for name in (RANK, _TOUCHED))
+        ranks, touched = (table.column(name).to_numpy().tolist() for name in (RANK, TOUCHED))
         start = self._rows.add(table.select(self._schema.names).cast(self._schema))
         found: dict[Any, list[int]] = {}
         for place, (key, rank, touched_ms) in enumerate(zip(keys, ranks, touched, strict=True), start):
             known = found.get(key)
             if known is None:
                 known = found[key] = [] if rank == 1 else self._places.get(key, _NONE).tolist()
-            if rank == 1 and self._config.ttl_ms is not None:
+            if rank == 1:
                 self._touched_ms[key] = touched_ms
             if rank == len(known) + 1:
                 known.append(place)

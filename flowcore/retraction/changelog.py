@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -67,17 +66,11 @@ class ChangelogGroup(RankingGroup):
         self._gone: dict[Any, None] = {}
         """The keys whose row is a deletion."""
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
-        """Retract the rows that have expired."""
-        self._now_ms = max(self._now_ms, clock_ms)
-        ttl_ms = self._config.ttl_ms
-        if ttl_ms is not None:
-            times = self._touched_ms.items()
-            expired = [key for key, _ in takewhile(lambda each: each[1] + ttl_ms <= self._now_ms, times)]
-            found = [self._places[key] for key in expired if key in self._places]
-            if found:
-                self._emit_changes(self._rows.take(np.concatenate(found)), RETRACTED, out)
-        self._forget_expired()
+    def _expire(self, keys: Sequence[Any], out: StepOutputs) -> None:
+        """Retract the rows of keys that expire."""
+        if keys:
+            found = [self._places[key] for key in keys]
+            self._emit_changes(self._rows.take(np.concatenate(found)), RETRACTED, out)
 
     def header(self) -> Mapping[str, Any]:
         """That of a ranking and, for readers of the state, the column that marks deletions."""

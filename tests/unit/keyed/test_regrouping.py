@@ -35,6 +35,7 @@ from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
+from flowcore.ranking.keyed import Ranking
 from flowcore.sorting.keyed import Sorting
 from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.merge import MergedWatermark
@@ -132,6 +133,10 @@ OPERATORS = {
     "process": process,
     "seen": lambda: Deduplication(
         keys=("user",), within_ms=20, time="event", timestamp="t", rows=ROWS, passed=("user", "t", "v")
+    ),
+    "ranked": lambda: Ranking(
+        keys=("user",), n=2, order=(("v", True),), newest_first=False, timestamp=None, rows=ROWS,
+        passed={"user": "user", "v": "v"}, ttl_ms=30,
     ),
     "sorted": lambda: Sorting(keys=("user",), timestamp="t", rows=ROWS, passed=("user", "t", "v")),
     "joined": lambda: SidedInterval(before_ms=10, after_ms=20, how="full", **SIDES),

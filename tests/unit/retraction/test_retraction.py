@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -155,9 +156,15 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, str]]:
 
 
 def run(
-    history: list[tuple[list[Row], int, str]], keys: tuple[str, ...], ttl_ms: int | None = None
+    history: list[tuple[list[Row], int, str]],
+    keys: tuple[str, ...],
+    ttl_ms: int | None = None,
+    ttls_ms: Iterator[int | None] | None = None,
 ) -> tuple[Stored, Stored, Oracle, dict[Any, Row]]:
-    """Both operators over a history, compared after each step; what a table of the results has."""
+    """Both operators over a history, compared after each step; what a table of the results has.
+
+    With ``ttls_ms``, each restart is one with another time to live.
+    """
     changes, groups, oracle = Stored(changelog(ttl_ms=ttl_ms)), Stored(totals(keys)), Oracle(ttl_ms)
     table: dict[Any, Row] = {}
     clock_ms = 0
@@ -165,7 +172,14 @@ def run(
         clock_ms += advance_ms
         oracle.step(rows, clock_ms)
         changed = changes.step(pa.RecordBatch.from_pylist(rows, schema=ROWS), clock_ms)
+        if ttls_ms is not None and fate == "restart":
+            ttl_ms = oracle.ttl_ms = next(ttls_ms)
+            changes.config = changelog(ttl_ms=ttl_ms)
         changes.store(fate)
+        if ttls_ms is not None:
+            changes.former = None  # it has the former time to live
+        if ttl_ms is None and fate == "snapshot":
+            oracle.touched_ms |= dict.fromkeys(oracle.touched_ms, clock_ms)  # the time of its last writing
         results = groups.step(changed, clock_ms).to_pylist()
         groups.store(fate)
         emitted = [tuple(row[key] for key in keys) for row in results]
@@ -191,6 +205,17 @@ def run(
 def test_results_are_those_of_the_last_rows(history: Any, keys: tuple[str, ...], ttl_ms: int | None) -> None:
     """Changed results are emitted, each once, and deletions, whatever is stored between steps."""
     run(history, keys, ttl_ms)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(histories(), min_size=2, max_size=2),
+    st.lists(st.sampled_from([None, 4, 12, 40]), min_size=22, max_size=22),
+)
+def test_the_time_to_live_may_change(both: Any, ttls_ms: list[int | None]) -> None:
+    """What has expired is not back with a longer time to live; with a shorter one, rows are retracted."""
+    history = [(rows, at, "restart" if fate == "former worker" else fate) for rows, at, fate in chain(*both)]
+    run(history, ("shop",), ttls_ms[0], iter(ttls_ms[1:]))
 
 
 @settings(max_examples=25, deadline=None)
