@@ -77,6 +77,14 @@ def find_replacing(node: Operator) -> Operator | None:
     return node if node.updating and not node.bounded else None
 
 
+def _find_first(node: Operator) -> Operator | None:
+    """The operator whose rows replace each other first, also upstream of cuts; None if the rows are final."""
+    found = find_replacing(node)
+    while isinstance(found, Read) and found.written_by is not None:
+        found = find_replacing(found.written_by.inputs[0])
+    return found
+
+
 def find_deleted(node: Operator) -> str | None:
     """The column that is true where a row deletes its key; None if no row does, or the column is lost."""
     match node:
@@ -158,8 +166,8 @@ def require_final(node: Operator, name: str, instead: str) -> None:
     Args:
         instead: The way out that the error names.
     """
-    found = find_replacing(node)
-    if found is not None and (replaces_by_key(node) or find_deleted(found) is not None):
+    found = _find_first(node)
+    if found is not None and (replaces_by_key(found) or find_deleted(found) is not None):
         refuse(
             f"operator {name!r}: rows of {found.name!r} replace and delete earlier ones by "
             f"{', '.join(found.key or ())}: those would still be counted; {instead}"
@@ -172,7 +180,7 @@ def require_replaced(node: Operator, name: str, instead: str) -> Replaced:
     Args:
         instead: The way out that the error names.
     """
-    replacing = find_replacing(node)
+    replacing = _find_first(node)
     if replacing is None:
         raise AssertionError(node)
     way = _find_way(node, replacing)
@@ -211,6 +219,8 @@ def _is_one_by_one(node: Operator) -> bool:
             return how == "left"
         case Deduplicate(by=by):
             return by == (RECORD_ID_HEADER,)  # it drops repeats of what has passed
+        case Read():
+            return True  # a cut
         case _:
             return isinstance(node, _ONE_BY_ONE) and not node.repeats_records
 
@@ -225,5 +235,7 @@ def _find_way(node: Operator, upstream: Operator) -> Sequence[Operator]:
 
 
 def _find_senders(node: Operator) -> Sequence[Operator]:
-    """The inputs of which an operator passes rows on."""
+    """The inputs of which an operator passes rows on; of a cut that which it is written from."""
+    if isinstance(node, Read) and node.written_by is not None:
+        return node.written_by.inputs
     return node.inputs if isinstance(node, Union) else node.inputs[:1]

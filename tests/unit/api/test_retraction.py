@@ -39,6 +39,10 @@ def united_firings(flow: Flow) -> Stream:
     return bids(flow, "more").select("auction", "price").union(fired, name="both")
 
 
+FIRED = "auction BIGINT, price DOUBLE, window_start TIMESTAMP, window_end TIMESTAMP"
+"""The columns of windows that fire again."""
+
+
 class Newest:
     """A later output replaces the earlier one of its key."""
 
@@ -73,9 +77,7 @@ UPDATING: dict[str, tuple[Callable[[Flow], Stream], tuple[str, ...]]] = {
         lambda f: (
             firing(Tumbling(10), allowed_lateness=5)(f)
             .select("auction", "price", "window_start", "window_end")
-            .through(
-                "cut", schema="auction BIGINT, price DOUBLE, window_start TIMESTAMP, window_end TIMESTAMP"
-            )
+            .through("cut", schema=FIRED)
         ),
         ("auction", "window_start", "window_end"),
     ),
@@ -148,6 +150,24 @@ def test_final_rows_are_aggregated_as_before(declare: Callable[[Flow], Stream]) 
         (firing(Session(10), allowed_lateness=5), "a late record merges sessions of 'w'"),
         (lambda f: sums(f).select("shop", "total as price"), "is_deleted that they delete.*select it"),
         (lambda f: sums(f).with_columns(price="1", is_deleted="false"), "say in is_deleted"),
+        (
+            lambda f: top(f).where("price > 1").through("cut", schema=f"{BID}, rank INT"),
+            "rows of 'top' .*'where_1' may drop or repeat some",
+        ),
+        (
+            lambda f: (
+                sums(f).select("shop", "total as price").through("cut", schema="shop STRING, price DOUBLE")
+            ),
+            "rows of 'sums' say in is_deleted",
+        ),
+        (
+            lambda f: (
+                firing(Session(10), allowed_lateness=5)(f)
+                .select("auction", "price", "window_start", "window_end")
+                .through("cut", schema=FIRED)
+            ),
+            "a late record merges sessions of 'w'",
+        ),
     ],
 )  # fmt: skip
 def test_rows_that_could_not_be_taken_back_are_refused(
@@ -205,6 +225,7 @@ def outer_join(flow: Flow) -> Stream:
             lambda f: sums(f).through("cut", schema="shop STRING, total DOUBLE, is_deleted BOOLEAN"),
             "shop",
         ),
+        (lambda f: sums(f).drop("is_deleted").through("cut", schema="shop STRING, total DOUBLE"), "shop"),
     ],
 )
 def test_operators_that_would_count_a_deletion_as_a_row_are_refused(
