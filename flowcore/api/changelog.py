@@ -44,6 +44,13 @@ def build_retraction(
     )
     why = f"over {node.name!r}, whose rows replace earlier ones: a replaced value could not be taken back"
     found = _parse_counted(node, name, aggregates, why=(why, ""))
+    for _, argument in found.computed:
+        if not argument.is_deterministic:
+            refuse(
+                f"operator {name!r}: {argument.text!r} may have another value when a row of {node.name!r} is "
+                "taken back than when it was added, so that a part of it would be counted for ever; make it "
+                f"a column before, as in .with_columns(value={argument.text!r})"
+            )
     changes = ChangelogNormalize(
         name=f"{name}.changes", inputs=(node,), columns=(*node.columns, CHANGE_COLUMN), bounded=False,
         by=replaced.key, deleted=replaced.deleted, ttl_ms=ttl_ms,

@@ -34,6 +34,12 @@ _MORE_AGGREGATES = re.compile(
     r"any|every|some|mean|std|try_sum|try_avg|measure|collect_union|histogram_numeric|count_min_sketch"
     r"|vector_(sum|avg)|\w+_agg(_\w+)?"
 )
+_NOT_DETERMINISTIC = re.compile(
+    r"\b(rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
+    r"|reflect|try_reflect|java_method)\b",
+    re.IGNORECASE,
+)
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,14 @@ class Expression:
     distinct: bool = False
     generates: bool = False
     star: bool = False
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether it has the same value each time that it is computed of a row."""
+        text, end = "", 0
+        for _, first, last in sorted(self.references, key=lambda each: each[1]):
+            text, end = f"{text}{self.text[end:first]} ", last
+        return not _NOT_DETERMINISTIC.search(_QUOTED.sub(" ", text + self.text[end:]))
 
     @classmethod
     def parse(cls, text: str, operator: str) -> Expression:

@@ -9,7 +9,6 @@ a record that the function would have dropped.
 Spark itself pushes filters past everything else.
 """
 
-import re
 from collections import Counter
 from dataclasses import replace
 
@@ -19,12 +18,6 @@ from flowcore.api.operators import Map, Operator, PythonOperator, Where, Write
 from flowcore.planner.ways import find_upstream
 
 __all__ = ["push_filters"]
-
-_NOT_DETERMINISTIC = re.compile(
-    r"\b(rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
-    r"|reflect|try_reflect|java_method)\b",
-    re.IGNORECASE,
-)
 
 
 def push_filters(
@@ -107,7 +100,7 @@ class _Pushing:
                 f"{parent.name} is read by others, which need what it would drop",
                 f"put it before {parent.name}, if they do not",
             )
-        if _NOT_DETERMINISTIC.search(where.condition.text):
+        if not where.condition.is_deterministic:
             return Obstacle(f"its condition may change from call to call ({where.condition.text})")
         if parent.bounded and not isinstance(parent, Map):
             return Obstacle(

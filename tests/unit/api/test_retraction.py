@@ -188,6 +188,23 @@ def test_aggregates_that_cannot_take_a_value_back_are_refused(text: str) -> None
         top(Flow("f")).aggregate(x=text)
 
 
+def test_arguments_that_change_with_each_call_are_refused() -> None:
+    """What is taken back would not be what was added; as a column of the rows it is kept with them."""
+    stream = top(Flow("f"))
+    with pytest.raises(PlanError, match=r"'rand\(\)' may have another value .*with_columns\(value='rand"):
+        stream.aggregate(x="sum(rand())")
+    with pytest.raises(PlanError, match="may have another value when a row of 'top' is taken back"):
+        stream.aggregate(x="count_if(timestamp_millis(at) > current_timestamp())")
+    changes, total = stream.with_columns(value="rand()").aggregate(x="sum(value)").operator.upstream[-2:]
+    assert isinstance(changes, ChangelogNormalize)
+    assert "value" in changes.columns
+    assert isinstance(total, RetractingAggregate)
+    assert not total.computed
+    named = stream.with_columns(current_price="price", now="price")
+    named.aggregate(x="sum(if(shop = 'rand()', current_price + `now`, 0))")
+    bids(Flow("f")).aggregate(x="count(distinct round(rand()))")  # these rows are final
+
+
 def test_an_aggregate_by_key_group_has_the_functions_of_windows() -> None:
     """If the upstream aggregate cannot run by key group, the plan is refused."""
     flow = Flow("f")
