@@ -232,13 +232,13 @@ class JoinGroup(KeyGroup, Generic[Config]):
         return [self._timestamps(times_ms), *changes]
 
     def _remove_ended(self) -> None:
-        removed = [side.remove_ended() for side in self._sides]
-        if any(removed):
-            live = np.concatenate([side.codes for side in self._sides])
-            if len(self._index) > 2 * len(live) + _FEW_KEYS:
-                numbers = self._index.retain(live)
-                for side in self._sides:
-                    side.renumber(numbers)
+        """Remove the rows that have ended, and the keys without rows: also those that never had one."""
+        for side in self._sides:
+            side.remove_ended()
+        if len(self._index) > 2 * sum(map(len, self._sides)) + _FEW_KEYS:
+            numbers = self._index.retain(np.concatenate([side.codes for side in self._sides]))
+            for side in self._sides:
+                side.renumber(numbers)
 
     def _number(self, rows: pa.RecordBatch) -> Ints:
         """The numbers of keys, from the columns ``key0`` and so on."""

@@ -139,13 +139,11 @@ class SideRows:
         """End rows, except those that are not stored yet."""
         self._ends_ms[which & ~self._unsaved] = MIN_TIMESTAMP_MS
 
-    def remove_ended(self) -> bool:
-        """Remove the rows that have ended, if they are more than half; True if rows were removed."""
+    def remove_ended(self) -> None:
+        """Remove the rows that have ended, if they are more than half."""
         ended = self._has_ended()
-        if 2 * int(ended.sum()) <= len(self):
-            return False
-        self._keep(~ended)
-        return True
+        if 2 * int(ended.sum()) > len(self):
+            self._keep(~ended)
 
     def renumber(self, numbers: Ints) -> None:
         """Replace the numbers of keys."""

@@ -186,6 +186,21 @@ def test_a_key_that_is_deleted_takes_no_memory() -> None:
     assert [row["key0"] for row in stored.group._sides[1].take_all().to_pylist()] == ["b"]
 
 
+def test_a_key_of_left_rows_only_takes_no_memory() -> None:
+    """Left rows are not stored, so nothing else removes their keys."""
+    group = join().open()
+    group.advance_clock(0, StepOutputs())
+    group.rows(batch_of([right("z", 0, 1), right("a", 0, 39)]), StepOutputs())
+    for step in range(40):
+        group.advance_clock(step, StepOutputs())
+        keys = [f"{step}-{number}" for number in range(100)]
+        group.rows(batch_of([left(key, 0, step) for key in keys]), StepOutputs())
+    assert len(group._index) < 2_000
+    out = StepOutputs()
+    group.rows(batch_of([left("a", 0, 1), left("new", 0, 2)]), out)
+    assert found_in(out) == [("a", 1, "39", 0), ("new", 2, None, 0)]
+
+
 def test_a_deletion_is_stored_in_the_step_of_the_load() -> None:
     """Otherwise a restart would bring the deleted row back."""
     stored, out = StoredGroup(join(load=100, deletes=True)), StepOutputs()

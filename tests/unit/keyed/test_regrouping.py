@@ -135,8 +135,14 @@ OPERATORS = {
         keys=("user",), within_ms=20, time="event", timestamp="t", rows=ROWS, passed=("user", "t", "v")
     ),
     "ranked": lambda: Ranking(
-        keys=("user",), n=2, order=(("v", True),), newest_first=False, timestamp=None, rows=ROWS,
-        passed={"user": "user", "v": "v"}, ttl_ms=30,
+        keys=("user",),
+        n=2,
+        order=(("v", True),),
+        newest_first=False,
+        timestamp=None,
+        rows=ROWS,
+        passed={"user": "user", "v": "v"},
+        ttl_ms=30,
     ),
     "sorted": lambda: Sorting(keys=("user",), timestamp="t", rows=ROWS, passed=("user", "t", "v")),
     "joined": lambda: SidedInterval(before_ms=10, after_ms=20, how="full", **SIDES),
