@@ -84,10 +84,13 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         """Whether left rows wait, and with them the watermarks and statuses downstream of them."""
         return not self._loaded
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - nothing leaves
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+        """Load the right side if an earlier ``load`` waited for more than this one does."""
         self._clock_ms = max(self._clock_ms, clock_ms)
         if self._began_ms is None:
             self._began_ms = clock_ms
+        if self._is_loaded_at(self._held_ms):
+            self._load_now(out)
         self._end_rows()
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - as watermarks
@@ -100,19 +103,15 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Load the right side if this is the time for which the left rows wait."""
-        if not self._loaded:
-            load = self._began_ms if self._config.load == "caught-up" else self._config.load
-            if load is None or watermark_ms >= load:
-                self._load(out)
-            else:
-                self._held_ms = watermark_ms
+        if self._is_loaded_at(watermark_ms):
+            self._load(out)
+        elif not self._loaded:
+            self._held_ms = watermark_ms
 
     def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """Load the right side if no input has more rows."""
         if not self._loaded and status.idle:
-            self._load(out)
-            if self._held_ms > MIN_TIMESTAMP_MS:
-                out.control(Watermark(self._held_ms))
+            self._load_now(out)
 
     def header(self) -> Mapping[str, Any]:
         """When it began, the clock, what is loaded and, for readers of the state, which rows count."""
@@ -148,6 +147,17 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
             self._emit_joined(new.codes[left], new.times_ms[left], stored, out)
         else:
             self._add(LEFT, new, left)
+
+    def _is_loaded_at(self, watermark_ms: int) -> bool:
+        """Whether left rows wait, and this watermark ends that."""
+        load = self._began_ms if self._config.load == "caught-up" else self._config.load
+        return not self._loaded and (load is None or watermark_ms >= load)
+
+    def _load_now(self, out: StepOutputs) -> None:
+        """Load the right side, then emit the last watermark, which left rows have held back."""
+        self._load(out)
+        if self._held_ms > MIN_TIMESTAMP_MS:
+            out.control(Watermark(self._held_ms))
 
     def _load(self, out: StepOutputs) -> None:
         """Emit the left rows that waited."""

@@ -230,11 +230,15 @@ class _Steps:
     """Steps of a runtime, with elements that arrive from one channel a side."""
 
     def __init__(self, config: LatestJoin) -> None:
+        self._store = MemoryStore()
+        self.start(config)
+
+    def start(self, config: LatestJoin) -> None:
+        """Start, or start again with another configuration."""
         self._runtime = Runtime(
             operator=config, query="q", key_groups=1, rows=ROWS, emits_control=True,
             sources={side: WatermarkSource(None, ("0",)) for side in ("left", "right")},
         )  # fmt: skip
-        self._store = MemoryStore()
 
     def step(
         self, clock_ms: int, rows: list[Row], elements: dict[str, StreamElement[Any]]
@@ -276,6 +280,20 @@ def test_left_rows_leave_when_all_inputs_are_idle() -> None:
     assert steps.step(110, [], {"right": idle}) == []
 
     assert steps.step(120, [], {"left": idle}) == [("a", 1, None, 7), Watermark(5), idle]
+
+
+@pytest.mark.parametrize("load", [None, 5, "caught-up"])
+def test_left_rows_leave_if_a_changed_load_does_not_wait(load: Load) -> None:
+    """They are joined at the next start, before the rows of its first step."""
+    steps = _Steps(join(load=10**15))
+    reached: dict[str, StreamElement[Any]] = {"left": Watermark(50), "right": Watermark(50)}
+    assert steps.step(40, [right("a", 7, 1), left("a", 7, 2)], reached) == []
+    steps.start(join(load=60))
+    assert steps.step(60, [], {}) == []
+
+    steps.start(join(load=load))
+    assert steps.step(70, [left("a", 60, 3)], {}) == [("a", 2, "1", 7), Watermark(50), ("a", 3, "1", 60)]
+    assert steps.step(80, [left("a", 60, 4)], {}) == [("a", 4, "1", 60)]
 
 
 @pytest.mark.parametrize("load", ["caught-up", 10**15])
