@@ -62,6 +62,10 @@ class Ranked(StatefulOperator):
         order = ", ".join(f"{name}{' desc' * descending}" for name, descending in self.order)
         return f"top {self.n} in order of {order}"
 
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...]:
+        used = {*used, *(name.lower() for name in self.buffer_key or ())}
+        return tuple(name for name in self.inputs[0].columns if name.lower() in used)
+
     def unbounded_state(self) -> Decision | None:
         if self.bounded or not self.by or self.ttl_ms is not None:
             return None

@@ -63,6 +63,10 @@ class ChangelogNormalize(_Retraction):
     def state_values(self) -> str:
         return "the last row"
 
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...]:
+        kept = {*used, *([self.deleted.lower()] if self.deleted else [])}
+        return tuple(name for name in self.inputs[0].columns if name.lower() in kept)
+
     def unbounded_state(self) -> Decision | None:
         if not self.by or self.ttl_ms is not None:
             return None

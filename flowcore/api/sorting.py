@@ -47,6 +47,9 @@ class EventTimeSort(StatefulOperator):
     def state_values(self) -> str:
         return "records that wait for the watermark"
 
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.columns if name.lower() in used)
+
     def compiled(self) -> Decision:
         return Decision("key-group", (f"records {self._scope()} wait for earlier ones, in state",))
 

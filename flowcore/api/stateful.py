@@ -81,6 +81,16 @@ class StatefulOperator(Operator):
         """The part of the declaration that decides what is kept."""
         raise NotImplementedError
 
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...] | None:  # noqa: ARG002 - see subclasses
+        """The columns of its input that it stores of each record, in order; None if it stores no records.
+
+        They are part of its state layout.
+
+        Args:
+            used: The columns of its output that are used, in lower case.
+        """
+        return None
+
     def kept_state(self, key_groups: int) -> KeptState:
         return KeptState(self.name, self.state_kind, self.by, (self.state_values(),), key_groups)
 

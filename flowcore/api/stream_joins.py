@@ -108,6 +108,15 @@ class StreamJoin(StatefulOperator):
     def state_values(self) -> str:
         return f"rows of both sides, {self.how}, {self.partners}"
 
+    def side_columns(self, side: int, used: Collection[str]) -> list[str]:
+        """The columns of the left (0) or right (1) input in the output, besides the key, that are used."""
+        own = {name.lower() for name in self.inputs[side].columns} - {name.lower() for name in self.by}
+        return [name for name in self.columns if name.lower() in own.intersection(used)]
+
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...]:
+        sides = (0, 1) if self.how not in ("semi", "anti") else (0,)
+        return tuple(name for side in sides for name in self.side_columns(side, used))
+
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         left, right = self.origins(known)
         # A record that only the right side has takes its key from there.
@@ -256,6 +265,9 @@ class JoinLatest(StreamJoin):
 
     def reads(self, used: Collection[str]) -> Collection[str]:
         return {*StreamJoin.reads(self, used), *([self.deleted] if self.deleted else [])}
+
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...]:
+        return (*StreamJoin.stored_columns(self, used), *([self.deleted] if self.deleted else []))
 
     @property
     def partners(self) -> str:

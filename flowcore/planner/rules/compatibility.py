@@ -3,8 +3,9 @@
 A checkpoint holds the offsets of each source, and the state of operators. Spark finds sources and the state
 of its own operators by position, so a query must have the same ones in the same order. The state of operators
 by key group is found by the exchange, that is by depth, and by the operator's name: such operators may be
-added and removed, but not moved or renamed. Filters, projections, functions without state, joined results and
-sinks may change.
+added and removed, but not moved or renamed. An operator that stores records has the columns of them that are
+read downstream, and which of several outputs of a source record each is, if there may be several. Filters,
+projections, functions without state, joined results and sinks may change otherwise.
 """
 
 import hashlib
@@ -14,13 +15,15 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product, zip_longest
 
 from flowcore.api.node import KeptState
-from flowcore.api.operators import Operator, WithHistory
+from flowcore.api.operators import Join, MapBatches, Operator, WithHistory
+from flowcore.api.stateful import StatefulOperator
 from flowcore.planner.model import LiveQuery
 
-__all__ = ["CheckpointNeeds", "derive_needs", "find_differences"]
+__all__ = ["CheckpointNeeds", "derive_needs", "find_differences", "stores_ordinals"]
 
 _BACKLOG = "its own backlog"
 _BUFFERED = "the latest output until a flush"
+_ORDINAL = "the ordinal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,13 @@ class CheckpointNeeds:
         sources: The topics that it reads, in order, with the seams of their histories; then its backlog
             status where key groups get it.
         states: The state of its operators, in order.
+        stored: ``(operator, columns)`` of those by key group that store records: what they store of each. An
+            earlier version did not write it.
     """
 
     sources: tuple[str, ...]
     states: tuple[KeptState, ...]
+    stored: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -42,7 +48,8 @@ class CheckpointNeeds:
         states = [asdict(state) for state in self.states]
         for state in states:
             state["operator"] = state["operator"] if state["depth"] else None
-        return hashlib.sha256(json.dumps([self.sources, states]).encode()).hexdigest()
+        stored = [self.stored] if self.stored else []
+        return hashlib.sha256(json.dumps([self.sources, states, *stored]).encode()).hexdigest()
 
 
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
@@ -58,7 +65,20 @@ def derive_needs(query: LiveQuery) -> CheckpointNeeds:
         state for node in query.operators if (state := _state(node, query, depths[node])) is not None
     )
     backlog = [_BACKLOG] if any(state.depth for state in states) else []
-    return CheckpointNeeds((*topics, *backlog), states)
+    return CheckpointNeeds((*topics, *backlog), states, tuple(_find_stored(query)))
+
+
+def stores_ordinals(query: LiveQuery) -> bool:
+    """Whether operators by key group store ordinals, since one source record may become several.
+
+    This is part of their state layout, so it must not depend on the keys of a table.
+    """
+    return any(
+        node.repeats_records
+        or isinstance(node, MapBatches)
+        or (isinstance(node, Join) and node.how in ("inner", "left"))
+        for node in query.operators
+    )
 
 
 def find_differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
@@ -73,6 +93,13 @@ def find_differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[
     names = [name for name in kept if name in keeps] if kept and keeps else [*kept, *keeps]
     for name in names:
         yield from _compare(kept.get(name), keeps.get(name))
+    stored = dict(now.stored)
+    for name, columns in before.stored:
+        if stored.get(name, columns) != columns:
+            yield (
+                f"operator {name!r} stored of each record {', '.join(columns) or 'nothing'}, and now "
+                f"{', '.join(stored[name]) or 'nothing'}"
+            )
     for gone, added in product(kept, keeps):
         if gone not in keeps and added not in kept and replace(kept[gone], operator=added) == keeps[added]:
             yield f"operator {gone!r} is gone, and {added!r} keeps the same: its state is found by its name"
@@ -106,3 +133,12 @@ def _state(node: Operator, query: LiveQuery, depth: int) -> KeptState | None:
         return replace(state, values=(*state.values, _BUFFERED))
     values = (_BUFFERED, *node.columns)
     return KeptState(node.name, "buffer", query.buffers[node].key or (), values, query.key_groups, depth)
+
+
+def _find_stored(query: LiveQuery) -> Iterator[tuple[str, tuple[str, ...]]]:
+    ordinal = [_ORDINAL] if stores_ordinals(query) else []
+    for node in query.operators:
+        if isinstance(node, StatefulOperator):
+            columns = node.stored_columns(query.used_columns.get(node, frozenset()))
+            if columns is not None:
+                yield node.name, (*columns, *ordinal)

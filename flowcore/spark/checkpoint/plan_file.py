@@ -343,8 +343,11 @@ def _read(path: Path) -> _PlanFile:
         )
         types = {name: tuple(kinds) for name, kinds in found["types"]}
         identity = CheckpointIdentity.parse(found["identity"])
-        needs = CheckpointNeeds(tuple(found["sources"]), states)
-        for part in (needs.sources, *types.values(), *((*each.keys, *each.values) for each in states)):
+        stored = tuple((name, tuple(columns)) for name, columns in found.get("stored", ()))
+        needs = CheckpointNeeds(tuple(found["sources"]), states, stored)
+        texts = [(*each.keys, *each.values) for each in states]
+        texts += [(name, *columns) for name, columns in stored]
+        for part in (needs.sources, *types.values(), *texts):
             if not all(isinstance(text, str) for text in part):
                 msg = f"{part} are not texts"
                 raise TypeError(msg)  # noqa: TRY301 - as if it could not be parsed

@@ -43,6 +43,7 @@ from flowcore.api.updating_rows import find_replacing
 from flowcore.errors import PlanError
 from flowcore.keyed.content import StoredSchemas
 from flowcore.planner.model import Chain, LiveQuery
+from flowcore.planner.rules.compatibility import stores_ordinals
 from flowcore.planner.rules.histories import find_histories
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
@@ -327,14 +328,11 @@ def _require_single_partner(node: Join, result: DataFrame) -> None:
 
 
 def _has_ordinals(query: LiveQuery, joined: Joined) -> bool:
-    """Whether one record may become several.
-
-    State by key group may have the ordinal in its layout, which must not depend on the keys of a table.
-    """
+    """Whether one record may become several."""
     if any(node.repeats_records or isinstance(node, MapBatches) for node in query.operators):
         return True
     if query.keeps_key_groups:
-        return any(isinstance(node, Join) and node.how in ("inner", "left") for node in query.operators)
+        return stores_ordinals(query)
     return any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values())
 
 

@@ -22,9 +22,7 @@ def prepare_ranking(
     del branched
     (branch,) = branches
     used = context.query.used_columns[node] | {name.lower() for name in node.buffer_key or ()}
-    if node in context.query.buffers:
-        used |= {name.lower() for name in node.columns}
-    names = [name for name in node.inputs[0].columns if name.lower() in used]
+    names = node.stored_columns(used)
     passed = {TIMESTAMP: RECORD_TIMESTAMP, **{name: name for name in context.coordinates}}
     passed |= {f"{PASSED}{name}": f"{PASSED}{name}" for name in names}
     results = {name: f"{PASSED}{name}" for name in names}

@@ -23,7 +23,7 @@ def prepare_sorting(
     (branch,) = branches
     used, sides = context.query.used_columns, context.side_outputs.get(LATE, ())
     late = {column.lower() for each in sides for column in used[each]}
-    results = [name for name in node.columns if name.lower() in used[node]]
+    results = node.stored_columns(used[node])
     rejected = [name for name in branch.columns if name.lower() in late]
     keys: Columns = {name: branch.physical_names[name.lower()] for name in node.by}
     if not keys:

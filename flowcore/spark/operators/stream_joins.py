@@ -136,13 +136,13 @@ def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGr
     read = {column.lower() for each in late for column in used[each]}
     in_output = number == 0 or node.how not in _ONE_SIDED
     deleted = node.deleted if number and isinstance(node, JoinLatest) else None
-    own = {name.lower() for name in node.inputs[number].columns} - {name.lower() for name in node.by}
-    own &= used[node] if in_output else set()
+    results = node.side_columns(number, used[node]) if in_output else []
+    own = {name.lower() for name in results}
     return _Side(
         branch=branch,
         prefix=f"{PREFIX}{('left', 'right')[number]}_",
         in_output=in_output,
-        results=[name for name in node.columns if name.lower() in own],
+        results=results,
         late=late,
         late_columns=[name for name in branch.columns if name.lower() in read],
         columns={

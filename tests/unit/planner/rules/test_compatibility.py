@@ -1,5 +1,7 @@
 """The needs of a query on its checkpoint follow from its plan, without its changeable parts."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -84,6 +86,58 @@ def test_operators_by_key_group_are_known_by_name_and_exchange() -> None:
     assert [*find_differences(chain, needs("first"))] == []
     assert "nothing was kept before" in " ".join(find_differences(needs(), chain))
     assert "now nothing is kept" in " ".join(find_differences(chain, needs()))
+
+
+STORING: dict[str, Callable[[Stream, Stream], Stream]] = {
+    "latest": lambda bids, _: bids.latest(by="shop", name="op"),
+    "top_n": lambda bids, _: bids.top_n(2, by="shop", order="price", name="op"),
+    "sort": lambda bids, _: bids.sort_by_event_time(by="shop", name="op"),
+    "interval": lambda bids, more: bids.join_interval(
+        more, on="shop", before=timedelta(0), after=timedelta(1), name="op"
+    ),
+    "regular": lambda bids, more: bids.join(more, on="shop", ttl=None, name="op"),
+    "latest-join": lambda more, bids: bids.join_latest(more, on="shop", name="op"),
+}
+
+
+@pytest.mark.parametrize("declare", STORING.values(), ids=STORING)
+def test_needs_have_the_columns_that_are_stored_of_records(
+    declare: Callable[[Stream, Stream], Stream],
+) -> None:
+    """Other columns, and ordinals because of a table or an array, are another state layout."""
+
+    def needs(*columns: str, change: Callable[[Flow, Stream], Stream] = lambda _, s: s) -> CheckpointNeeds:
+        flow = Flow("f")
+        schema = f"{SALE}, sold TIMESTAMP, note STRING"
+        topics = [
+            KafkaTopic(name, schema=text, event_time="sold", watermark=monotonous())
+            for name, text in (("bids", schema), ("more", "shop STRING, sold TIMESTAMP"))
+        ]
+        first, more = (flow.read(topic.name, topic) for topic in topics)
+        stream = change(flow, declare(first, more.drop("sold")).select("shop", *columns))
+        stream.write("out", KafkaTopic("out"), key="shop")
+        return derive_needs(next(query for query in plan_flow(flow).live_queries if query.sinks))
+
+    before = needs("price", "note")
+    assert dict(before.stored)["op"][-2:] == ("price", "note")
+    same = needs("note", "price", change=lambda _, s: s.where("price > 1"))
+    assert (same.fingerprint, [*find_differences(before, same)]) == (before.fingerprint, [])
+
+    fewer = needs("price")
+    assert fewer.fingerprint != before.fingerprint
+    (difference,) = find_differences(before, fewer)
+    assert difference.startswith("operator 'op' stored of each record")
+    assert difference.count("note") == 1
+
+    joined = needs(
+        "price", "note",
+        change=lambda f, s: s.join(f.read("t", Parquet("t", "shop STRING, z INT")), on="shop", how="left"),
+    )  # fmt: skip
+    (difference,) = find_differences(before, joined)
+    assert difference.endswith("price, note, the ordinal")
+
+    unknown = replace(before, stored=())  # an earlier version wrote it
+    assert [*find_differences(unknown, joined)] == []
 
 
 def test_needs_of_windows_have_their_length_function_and_key_groups() -> None:
