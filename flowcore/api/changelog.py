@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flowcore.api.checks import refuse
+from flowcore.api.checks import refuse, require_distinct
 from flowcore.api.operators import (
     ChangelogNormalize,
     DistinctAggregate,
@@ -56,6 +56,7 @@ def build_retraction(
         by=replaced.key, deleted=replaced.deleted, ttl_ms=ttl_ms,
     )  # fmt: skip
     columns = (*fields["columns"], *([IS_DELETED] if keys else []))
+    require_distinct(name, columns)
     aggregate = RetractingAggregate(
         **{**fields, "inputs": (changes,), "columns": columns}, by=keys, aggregates=found.columns,
         sql=tuple(aggregates.items()), computed=found.computed, uses=found.uses,

@@ -188,6 +188,21 @@ def test_aggregates_that_cannot_take_a_value_back_are_refused(text: str) -> None
         top(Flow("f")).aggregate(x=text)
 
 
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda stream: stream.aggregate(by="auction", is_deleted="count(*)"),
+        lambda stream: stream.aggregate(by="auction", Is_Deleted="count(*)"),
+        lambda stream: stream.with_columns(is_deleted="price > 1").aggregate(by="is_deleted", n="count(*)"),
+    ],
+)
+def test_no_other_column_is_named_as_that_of_deletions(declare: Callable[[Stream], Stream]) -> None:
+    """Without a key there are none."""
+    with pytest.raises(PlanError, match=r"output column '(is_deleted|Is_Deleted)' twice"):
+        declare(top(Flow("f")))
+    assert top(Flow("f")).aggregate(is_deleted="count(*)").columns == ("is_deleted",)
+
+
 def test_arguments_that_change_with_each_call_are_refused() -> None:
     """What is taken back would not be what was added; as a column of the rows it is kept with them."""
     stream = top(Flow("f"))
