@@ -83,9 +83,8 @@ class Ranked(StatefulOperator):
     def own_emission(self) -> Decision:
         if self.bounded:
             return Decision("at the end of input", ("ranks are final when its input has ended",))
-        why = "once in a batch, a rank that has another row replaces the earlier one"
-        if self.rank is None:
-            why = "once in a batch, the newest row of a key replaces the earlier one"
+        what = "a rank that has another row" if self.rank is not None else "the newest row of a key"
+        why = f"{what} replaces the earlier one, for many records of a batch at once"
         return Decision("at each change", (why,))
 
     def checkpoint_obstacle(self) -> Obstacle | None:

@@ -1,6 +1,6 @@
 """The join of a stream with the newest row of another one, as an operator on key groups.
 
-Each left row is joined when it arrives, with the right row of its key that arrived last. Right rows of a step
+Each left row is joined when it arrives, with the right row of its key that arrived last. Right rows of a call
 are added before its left rows. No row is late. A right row is kept until a newer one of its key arrives, or
 until its time to live is over in processing time. A newer row may delete its key: then there is no partner.
 
