@@ -17,7 +17,7 @@ late ones. Flink's FLIP-614 (``DEDUPLICATE_KEEP_FIRST`` without ``on_time``) emi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -82,14 +82,24 @@ class _Bucket:
     """Remembered keys.
 
     Attributes:
-        times_ms: The timestamp of each key's record.
+        times_ms: The timestamp of each key's record, of several the last.
+        earliest_ms: Of a key with several, the first. A shorter length has let them pass.
         rows: The keys' columns, their timestamps, and the later of timestamp and watermark at their arrival.
         unsaved: The rows that no delta contains yet.
     """
 
     times_ms: dict[Any, int] = field(default_factory=dict)
+    earliest_ms: dict[Any, int] = field(default_factory=dict)
     rows: list[pa.RecordBatch] = field(default_factory=list)
     unsaved: list[pa.RecordBatch] = field(default_factory=list)
+
+    def merge(self, keys: Iterable[Any], times_ms: Iterable[int]) -> None:
+        """Add keys that it may have, at other times."""
+        for key, time_ms in zip(keys, times_ms, strict=True):
+            last_ms = self.times_ms.setdefault(key, time_ms)
+            if last_ms != time_ms:
+                self.times_ms[key] = max(last_ms, time_ms)
+                self.earliest_ms[key] = min(last_ms, time_ms, self.earliest_ms.get(key, time_ms))
 
 
 class DeduplicationGroup(KeyGroup):
@@ -140,7 +150,7 @@ class DeduplicationGroup(KeyGroup):
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         for piece in pieces:
             for _, rows in segments.decode(piece):
-                self._remember(to_python_keys(rows.columns[:-2], rows.num_rows), rows)
+                self._remember(to_python_keys(rows.columns[:-2], rows.num_rows), rows, restored=True)
         self._mark_saved()
         self._advance(header["now_ms"])
 
@@ -194,13 +204,20 @@ class DeduplicationGroup(KeyGroup):
         for number, places in _groups(self._steps(times_ms)):
             mine = [keys[place] for place in places.tolist()]
             for neighbour in range(number - reach, number + reach + 1):
-                for bucket in self._buckets.get(neighbour, {}).values():
-                    known = np.fromiter(map(bucket.times_ms.__contains__, mine), np.bool_, len(mine))
+                for times in self._times_in(neighbour):
+                    known = np.fromiter(map(times.__contains__, mine), np.bool_, len(mine))
                     hits = places[known]
-                    then_ms = np.array([bucket.times_ms[keys[place]] for place in hits.tolist()], np.int64)
+                    then_ms = np.array([times[keys[place]] for place in hits.tolist()], np.int64)
                     near = self._are_near(times_ms[hits], then_ms)
                     found[hits[near]], near_ms[hits[near]] = True, then_ms[near]
         return found, near_ms
+
+    def _times_in(self, number: int) -> Iterator[Mapping[Any, int]]:
+        """The times of remembered keys in a step: of a key, the last ones and the first ones."""
+        for bucket in self._buckets.get(number, {}).values():
+            yield bucket.times_ms
+            if bucket.earliest_ms:
+                yield bucket.earliest_ms
 
     def _to_rows(self, keys: Sequence[pa.Array[Any]], times_ms: Ints) -> pa.RecordBatch:
         """Keys as they are stored: with their timestamps, and the later of timestamp and watermark."""
@@ -208,8 +225,8 @@ class DeduplicationGroup(KeyGroup):
         arrivals_ms = np.maximum(times_ms, self._now_ms)
         return pa.record_batch({**columns, _TIME: pa.array(times_ms), _ARRIVAL: pa.array(arrivals_ms)})
 
-    def _remember(self, keys: Sequence[Any], rows: pa.RecordBatch) -> None:
-        """Remember keys as they are stored."""
+    def _remember(self, keys: Sequence[Any], rows: pa.RecordBatch, *, restored: bool = False) -> None:
+        """Remember keys as they are stored; those of one step are different, unless they are restored."""
         times_ms = rows.column(_TIME).to_numpy()
         arrivals = self._steps(rows.column(_ARRIVAL).to_numpy())
         for number, places in _groups(self._steps(times_ms)):
@@ -217,7 +234,10 @@ class DeduplicationGroup(KeyGroup):
                 chosen = places[some]
                 bucket = self._buckets.setdefault(number, {}).setdefault(arrival, _Bucket())
                 mine = [keys[place] for place in chosen.tolist()]
-                bucket.times_ms.update(zip(mine, times_ms[chosen].tolist(), strict=True))
+                if restored:
+                    bucket.merge(mine, times_ms[chosen].tolist())
+                else:
+                    bucket.times_ms.update(zip(mine, times_ms[chosen].tolist(), strict=True))
                 batch = rows if len(chosen) == rows.num_rows else rows.take(chosen)
                 bucket.rows.append(batch)
                 bucket.unsaved.append(batch)

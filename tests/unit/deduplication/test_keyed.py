@@ -220,6 +220,21 @@ def test_changed_length_counts_for_later_records() -> None:
         assert [n for _, batch in out.batches for n in batch["n"].to_pylist()] == expected
 
 
+@pytest.mark.parametrize("fate", ["delta", "snapshot"])
+def test_all_records_that_a_shorter_length_let_pass_are_remembered(fate: str) -> None:
+    """With a longer one they are in one step, and each of them may be the one that is near."""
+    stored = Stored(deduplication(10))
+    assert stored.step([("a", 20, 1), ("a", 0, 2), ("a", 40, 3)]) == [1, 2, 3]
+    stored.store(fate)
+    for time_ms, expected in ((139, []), (140, [4]), (-99, []), (-100, [4])):
+        stored.config = deduplication(100)
+        stored.store("restart")
+        stored.former = None
+        assert stored.step([("a", time_ms, 4)]) == expected
+        stored.group = deduplication(100).open()
+        stored.group.restore(stored.header, iter(stored.pieces))
+
+
 def test_a_record_without_timestamp_is_named() -> None:
     rows = pa.record_batch([["a"], pa.array([None], pa.int64()), [1]], schema=ROWS)
 
