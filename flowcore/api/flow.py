@@ -113,7 +113,8 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
         checks.require_writable(node, name, sink, keys)
         checks.require_for_sink(name, sink)
-        if deleted is None and keys and not is_cut and {*keys} <= {*(node.key or ())}:
+        # By a part of the key, a deletion would delete what other rows of that part are the last of.
+        if deleted is None and keys and not is_cut and {*keys} == {*(node.key or ())}:
             deleted = find_deleted(node)
         if deleted is not None:
             (deleted,) = resolve((deleted,), node.columns, name, f"deleted={deleted!r}")

@@ -238,6 +238,9 @@ def test_groups_without_rows_are_deleted() -> None:
     assert written(sums(Flow("f")).drop("is_deleted")).deleted is None
     assert written(sums(Flow("f")).with_columns(empty="total is null"), deleted="empty").deleted == "empty"
     assert written(sums(Flow("f")), key="total").deleted is None
+    for key, deleted in ((("auction", "shop"), "is_deleted"), ("shop", None)):
+        of_two = top(Flow("f")).aggregate(by=("shop", "auction"), total="sum(price)")
+        assert written(of_two, key=key).deleted == deleted
     assert top(Flow("f")).aggregate(total="sum(price)").columns == ("total",)
 
 
