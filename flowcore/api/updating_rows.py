@@ -19,6 +19,7 @@ from flowcore.api.operators import (
     Map,
     MapBatches,
     Operator,
+    PythonOperator,
     Read,
     RetractingAggregate,
     Select,
@@ -104,6 +105,10 @@ def find_deleted(node: Operator) -> str | None:
             found = find_deleted(node.inputs[0])
             new = {name.lower() for name, _ in expressions}
             found = None if found is None or found.lower() in new else found
+        case PythonOperator():
+            found = find_deleted(node.inputs[0])
+            passed = {name.lower() for name in node.passed_columns}
+            found = None if found is None or found.lower() not in passed else found
         case Drop() | Join() | Where() | WithEventTime() | Deduplicate():
             found = find_deleted(node.inputs[0])
         case _:
@@ -206,9 +211,13 @@ def require_replaced(node: Operator, name: str, instead: str) -> Replaced:
     deleted = find_deleted(node)
     lost = deleted is None and next(filter(None, map(find_deleted, [*way, replacing])), None)
     if lost:
+        loses = [each for each in way if find_deleted(each) is None][-1]
+        why, change = "does not have this column", "select it too"
+        if isinstance(loses, PythonOperator) and lost in loses.columns:
+            why, change = "may change this column", f"declare passes=[{lost!r}] on it, if it does not"
         refuse(
             f"operator {name!r}: rows of {replacing.name!r} say in {lost} that they delete a key, and "
-            f"{node.name!r} does not have this column: what is deleted would still be counted; select it too"
+            f"{loses.name!r} {why}: what is deleted would still be counted; {change}"
         )
     return Replaced(node.key, deleted)
 

@@ -39,6 +39,8 @@ def united_firings(flow: Flow) -> Stream:
     return bids(flow, "more").select("auction", "price").union(fired, name="both")
 
 
+SUMS = "shop STRING, price DOUBLE, is_deleted BOOLEAN"
+"""The columns of a function over sums."""
 FIRED = "auction BIGINT, price DOUBLE, window_start TIMESTAMP, window_end TIMESTAMP"
 """The columns of windows that fire again."""
 
@@ -151,6 +153,10 @@ def test_final_rows_are_aggregated_as_before(declare: Callable[[Flow], Stream]) 
         (lambda f: sums(f).select("shop", "total as price"), "is_deleted that they delete.*select it"),
         (lambda f: sums(f).with_columns(price="1", is_deleted="false"), "say in is_deleted"),
         (
+            lambda f: sums(f).map(Newest(), schema=SUMS, key="shop"),
+            r"'map_1' may change this column.*declare passes=\['is_deleted'\]",
+        ),
+        (
             lambda f: top(f).where("price > 1").through("cut", schema=f"{BID}, rank INT"),
             "rows of 'top' .*'where_1' may drop or repeat some",
         ),
@@ -238,6 +244,10 @@ def test_groups_without_rows_are_deleted() -> None:
     assert written(sums(Flow("f")).drop("is_deleted")).deleted is None
     assert written(sums(Flow("f")).with_columns(empty="total is null"), deleted="empty").deleted == "empty"
     assert written(sums(Flow("f")), key="total").deleted is None
+    assert written(sums(Flow("f")).filter(is_dear)).deleted == "is_deleted"
+    passing = sums(Flow("f")).map(Newest(), schema=SUMS, key="shop", passes=("shop", "is_deleted"))
+    assert written(passing).deleted == "is_deleted"
+    assert isinstance(passing.aggregate(price="sum(price)").operator, RetractingAggregate)
     for key, deleted in ((("auction", "shop"), "is_deleted"), ("shop", None)):
         of_two = top(Flow("f")).aggregate(by=("shop", "auction"), total="sum(price)")
         assert written(of_two, key=key).deleted == deleted
