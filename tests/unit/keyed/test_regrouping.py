@@ -36,6 +36,7 @@ from flowcore.keyed.state_cache import StateCache
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.ranking.keyed import Ranking
+from flowcore.retraction.changelog import CHANGE, Changelog
 from flowcore.sorting.keyed import Sorting
 from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.merge import MergedWatermark
@@ -335,6 +336,22 @@ def test_key_in_a_wrong_key_group_is_refused() -> None:
 
     with pytest.raises(StateError, match="has keys that do not belong there"):
         groups.regroup(3)
+
+
+def test_what_expired_in_one_key_group_has_not_expired_in_another() -> None:
+    """The clocks of key groups differ: a row that was not retracted yet is, whichever clock is ahead."""
+    passed = {"user": "user", "v": "v"}
+    groups = Groups(Changelog(keys=("user",), rows=ROWS, passed=passed, ttl_ms=30), 2)
+    (number,) = assign(pa.RecordBatch.from_pylist([{"user": "d"}], KEYS), 2)
+    groups.step([("a", 5, 1), ("d", 5, 1)], 0)
+    kept = groups.stores[number].copy()
+    groups.step([("a", 5, 2)], 50)
+    groups.stores[number] = kept  # it had no step
+    assert [*assign(pa.RecordBatch.from_pylist([{"user": "a"}], KEYS), 2)] != [number]
+
+    found = [json.loads(each) for each in groups.regroup(1).step([("z", 5, 3)], 51)]
+
+    assert {(row["user"], row["v"], row[CHANGE]) for row in found} == {("d", 1, -1), ("z", 3, 1)}
 
 
 def test_counters_are_kept_once() -> None:
