@@ -46,7 +46,7 @@ class BacklogColumn:
     checkpoint: str
     topic: str
     lags: bool
-    senders: tuple[str, ...] | None = None
+    senders: Collection[str] | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Add the column to the rows of one task, which are in the order of one partition."""
