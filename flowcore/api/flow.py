@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
-from flowcore.api import checks, window_checks
+from flowcore.api import checks, connector_checks, window_checks
 from flowcore.api.attributes import Attributes, collect_declared
 from flowcore.api.connectors import RECORD_ID_HEADER, Files, KafkaTopic, Sink, Source
 from flowcore.api.event_time import require_event_time
@@ -85,7 +85,7 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         name = name or topic.name
         declared = schema or value_schema(topic) or getattr(node, "schema", None)
         known = None if declared is None else Schema.parse(declared)
-        checked = checks.require_cut(node, name, topic, known)
+        checked = connector_checks.require_cut(node, name, topic, known)
         topic = replace(topic, schema=checked, elements="tagged")
         sink = replace(topic, event_time=None, watermark=None, channels=None)
         written = self._write(f"to_{name}", sink, is_cut=True)
@@ -111,14 +111,14 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
         named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
-        checks.require_writable(node, name, sink, keys)
-        checks.require_for_sink(name, sink)
+        connector_checks.require_writable(node, name, sink, keys)
+        connector_checks.require_for_sink(name, sink)
         # By a part of the key, a deletion would delete what other rows of that part are the last of.
         if deleted is None and keys and not is_cut and {*keys} == {*(node.key or ())}:
             deleted = find_deleted(node)
         if deleted is not None:
             (deleted,) = resolve((deleted,), node.columns, name, f"deleted={deleted!r}")
-            checks.require_deletable(name, sink, deleted, keys)
+            connector_checks.require_deletable(name, sink, deleted, keys)
         if isinstance(sink, KafkaTopic):
             check_written(sink, [each for each in node.columns if each != deleted], name, keys)
         else:
@@ -157,7 +157,7 @@ class Flow(Graph):
                 "seen; pass schema='id BIGINT, price DOUBLE'"
             )
         schema = Schema.parse(source.schema)
-        checks.require_readable(name, source)
+        connector_checks.require_readable(name, source)
         bounded = not isinstance(source, KafkaTopic) or source.until is not None
         key = resolve_replaced_key(name, source, schema)
         updating = key is not None and not bounded

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Self
 
-from flowcore.api import checks
+from flowcore.api import checks, connector_checks, type_checks
 from flowcore.api.attributes import Attributes, OperatorAttributes, collect_declared
-from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, Write
 
 __all__ = ["Graph", "StreamCore"]
@@ -46,9 +44,9 @@ class Graph:
             )
         checks.require_attributes(node)
         checks.require_flushable(node)
-        checks.require_keys(node)
-        checks.require_own_topic(node, self.operators)
-        _require_own_folder(node, self.operators)
+        type_checks.require_keys(node)
+        connector_checks.require_own_topic(node, self.operators)
+        connector_checks.require_own_folder(node, self.operators)
         self._operators[node.name.lower()] = node
 
     def free_name(self, kind: str) -> str:
@@ -57,23 +55,6 @@ class Graph:
         while f"{kind}_{number}" in self._operators:
             number += 1
         return f"{kind}_{number}"
-
-
-def _require_own_folder(node: Operator, operators: Iterable[Operator]) -> None:
-    """Check that no other sink of the flow writes to the folder that a live sink appends to."""
-    path = _folder(node)
-    for other in operators if path is not None else ():
-        if _folder(other) == path and not (node.bounded and other.bounded):
-            checks.refuse(
-                f"sink {node.name!r} writes to the folder {path!r}, and so does {other.name!r}: Spark would "
-                "take batches of one for those of the other and drop them; give it a folder of its own"
-            )
-
-
-def _folder(node: Operator) -> str | None:
-    if not isinstance(node, Write) or isinstance(node.sink, KafkaTopic):
-        return None
-    return node.sink.path
 
 
 class StreamCore:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import Any, Literal, Self, get_args
 
-from flowcore.api import checks, window_checks
+from flowcore.api import checks, type_checks, window_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.keyed_stream import KeyedStream
 from flowcore.api.operators import (
@@ -268,7 +268,7 @@ class JoiningStream(KeyedStream):
             self.operator, other.operator, name, how, allowed, timed=timed, newest=newest
         )
         fields = self._pair_fields(other, name, on, how, attributes)
-        checks.require_same_types(self.operator, other.operator, name, fields["on"])
+        type_checks.require_same_types(self.operator, other.operator, name, fields["on"])
         by = tuple(column for column, _ in fields["on"])
         checks.require_distinct(name, by)
         return {**fields, "by": by}
@@ -285,7 +285,7 @@ class JoiningStream(KeyedStream):
         left, right = self.operator, other.operator
         self._require_same_flow(other, name)
         pairs = resolve_join(left, right, name, on)
-        checks.require_comparable(left, right, name, pairs)
+        type_checks.require_comparable(left, right, name, pairs)
         columns = left.columns
         if how not in ("semi", "anti"):
             checks.require_unambiguous(left, right, name, pairs)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
-from flowcore.api import checks
+from flowcore.api import checks, type_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.co_groups import (
     GROUPED,
@@ -189,7 +189,7 @@ class PythonStream(StreamCore):
         self._require_same_flow(right, name)
         require_ends({each.operator.name: each.bounded for each in (self, right)}, name)
         pairs = resolve_join(self.operator, right.operator, name, on)
-        checks.require_comparable(self.operator, right.operator, name, pairs)
+        type_checks.require_comparable(self.operator, right.operator, name, pairs)
         if (function is None) == (not aggregates) or (function is None) != (schema is None):
             checks.refuse(
                 f"operator {name!r} needs either aggregates or a function with its schema: otherwise its "

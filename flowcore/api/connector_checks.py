@@ -1,0 +1,147 @@
+"""Checks of sources, sinks and cuts: who may read and write what.
+
+Each raises `PlanError` with the name of the operator, the sink or the cut.
+"""
+
+from collections.abc import Iterable
+
+from flowcore.api.checks import refuse
+from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.operators import Operator, Read, Write
+from flowcore.api.schema import Schema
+
+__all__ = [
+    "require_cut",
+    "require_deletable",
+    "require_for_sink",
+    "require_own_folder",
+    "require_own_topic",
+    "require_readable",
+    "require_writable",
+]
+
+
+def require_readable(name: str, source: Source) -> None:
+    """Check that a source declares the form of its elements."""
+    if isinstance(source, KafkaTopic) and source.elements == "auto":
+        refuse(
+            f"operator {name!r}: elements='auto' of topic {source.name!r} is decided by the plan of the flow "
+            "that writes it, and unknown here: timestamps would be read as values, or values as timestamps; "
+            "pass 'tagged' or 'value-only', as `flowcore plan` shows for that flow"
+        )
+
+
+def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...] | None) -> None:
+    """Check that a sink can store the output of ``node``."""
+    if not node.updating:
+        return
+    if not isinstance(sink, KafkaTopic):
+        refuse(
+            f"sink {name!r}: {node.name!r} replaces its earlier output, which files cannot do: every change "
+            "would be one more row; write to a KafkaTopic"
+        )
+    if key is None:
+        refuse(
+            f"sink {name!r}: {node.name!r} replaces its earlier output, and no key says which record "
+            f"replaces which: readers would count both; pass key= one of {', '.join(node.columns)}"
+        )
+
+
+def require_for_sink(name: str, sink: Sink) -> None:
+    """Check that a sink declares nothing that only its readers can use."""
+    if isinstance(sink, KafkaTopic) and sink.channels is not None:
+        refuse(
+            f"sink {name!r}: channels={sink.channels!r} of topic {sink.name!r}, and only its readers choose "
+            "channels: nothing would be left out; declare them at the source that reads the topic"
+        )
+    if isinstance(sink, KafkaTopic) and sink.updating_by is not None:
+        refuse(
+            f"sink {name!r}: updating_by={sink.updating_by!r} of topic {sink.name!r}, which says how its "
+            "readers take its records: it would have no effect; pass key= for the Kafka key, and declare "
+            "updating_by at the source that reads the topic"
+        )
+
+
+def require_deletable(name: str, sink: Sink, deleted: str, key: tuple[str, ...] | None) -> None:
+    """Check that a record can delete an earlier one in a sink."""
+    if not isinstance(sink, KafkaTopic):
+        refuse(
+            f"sink {name!r}: deleted={deleted!r}, and files keep every row: nothing would be deleted; write "
+            "to a KafkaTopic"
+        )
+    if not key or deleted in key:
+        what = "is part of its key" if key else "no key says which record is deleted"
+        refuse(
+            f"sink {name!r}: deleted={deleted!r}, and {what}: a tombstone would delete nothing; pass key= "
+            "other columns"
+        )
+
+
+def require_cut(node: Operator, name: str, topic: KafkaTopic, schema: Schema | None) -> Schema:
+    """Check that a topic can carry a stream to the next query, and return the columns of its values."""
+    if node.bounded:
+        refuse(
+            f"cut {name!r}: {node.name!r} is bounded, and a stage hands its result over as a whole: there is "
+            "nothing to cut; leave .through(...) out"
+        )
+    if topic.elements not in ("plain", "tagged"):
+        refuse(
+            f"cut {name!r}: topic {topic.name!r} has elements={topic.elements!r}, and timestamps and "
+            "watermarks cross a cut: they would be lost; leave elements out"
+        )
+    if topic.updating_by is not None:
+        refuse(
+            f"cut {name!r}: topic {topic.name!r} has updating_by={topic.updating_by!r}, and what replaces "
+            f"what is known from {node.name!r}: deletions cross a cut as records; leave updating_by out"
+        )
+    if topic.until is not None or topic.start != "earliest":
+        refuse(
+            f"cut {name!r}: topic {topic.name!r} is read from start={topic.start!r} until={topic.until!r}: "
+            "records that were written to it would be lost; leave start and until out"
+        )
+    if schema is None:
+        refuse(
+            f"cut {name!r}: the types of {', '.join(node.columns)} are not known before the flow runs: the "
+            "next query could not read them; pass schema='id BIGINT, price DOUBLE'"
+        )
+    have, want = ({column.lower() for column in columns} for columns in (node.columns, schema.names))
+    if have != want:
+        refuse(
+            f"cut {name!r}: its schema and the columns of {node.name!r} differ in "
+            f"{', '.join(sorted(have ^ want))}: a column would be lost, or null in each record; name exactly "
+            f"{', '.join(node.columns)}, or select fewer before it"
+        )
+    return schema
+
+
+def require_own_topic(node: Operator, operators: Iterable[Operator]) -> None:
+    """Check that no other source or sink of the flow uses the topic of a cut."""
+    topic = node.topic
+    for other in operators if topic else ():
+        pair = (node, other)
+        cuts = [each for each in pair if isinstance(each, Write) and each.is_cut]
+        is_pair = isinstance(node, Read) and node.written_by is other
+        if topic and other.topic and other.topic.name == topic.name and cuts and not is_pair:
+            user = other.name if cuts[0] is node else node.name
+            refuse(
+                f"operator {node.name!r}: {cuts[0].name!r} cuts the flow with topic {topic.name!r}, which "
+                f"{user!r} uses too: records of two streams would mix, or a query would read what it writes "
+                "without end; give the cut a topic of its own"
+            )
+
+
+def require_own_folder(node: Operator, operators: Iterable[Operator]) -> None:
+    """Check that no other sink of the flow writes to the folder that a live sink appends to."""
+    path = _folder(node)
+    for other in operators if path is not None else ():
+        if _folder(other) == path and not (node.bounded and other.bounded):
+            refuse(
+                f"sink {node.name!r} writes to the folder {path!r}, and so does {other.name!r}: Spark would "
+                "take batches of one for those of the other and drop them; give it a folder of its own"
+            )
+
+
+def _folder(node: Operator) -> str | None:
+    if not isinstance(node, Write) or isinstance(node.sink, KafkaTopic):
+        return None
+    return node.sink.path
