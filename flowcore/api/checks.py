@@ -5,7 +5,7 @@ Each raises `PlanError` with the operator's name.
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import EllipsisType
 from typing import NoReturn
@@ -17,8 +17,10 @@ from flowcore.errors import PlanError
 __all__ = [
     "flush_interval_ms",
     "refuse",
+    "require_aggregate_name",
     "require_alike",
     "require_attributes",
+    "require_columns",
     "require_distinct",
     "require_flushable",
     "require_join",
@@ -35,13 +37,42 @@ def refuse(message: str) -> NoReturn:
     raise PlanError(message)
 
 
+def _names(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def require_name(kind: str, name: str) -> None:
     """Check that a name can be part of a path, a topic and an asset key."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not _names(name):
         refuse(
             f"{kind} name {name!r} cannot name a folder or a checkpoint: use letters, digits, '_', "
             "'-' and '.', beginning with a letter"
         )
+
+
+def require_aggregate_name(name: object) -> None:
+    """Check that ``name=``, beside keywords that are aggregates, is not meant as one of them."""
+    if name is not None and not _names(name):
+        refuse(
+            f"name={name!r} would compute nothing: name= is the operator's name; for a column called name "
+            f"compute value={name!r}, and write select(..., 'value as name') after it"
+        )
+
+
+def require_columns(name: object, columns: Sequence[str], expressions: Mapping[str, str]) -> None:
+    """Check that keywords make columns, and that ``name=`` beside them is not meant as a column.
+
+    Args:
+        columns: The columns of the input.
+        expressions: The keywords that make columns.
+    """
+    if name is not None and (not _names(name) or name in columns):
+        refuse(
+            f"with_columns(name={name!r}) makes no column: name= is the operator's name; for a column called "
+            f"name write select('*', '{name} as name')"
+        )
+    if not expressions:
+        refuse("with_columns() makes no column: it has no use; pass for instance twice='price * 2'")
 
 
 def require_distinct(operator: str, columns: Sequence[str]) -> None:

@@ -185,6 +185,7 @@ class PythonStream(StreamCore):
             PlanError: A side is unbounded, a column is unknown, or neither aggregates nor a function with its
                 schema are given.
         """
+        checks.require_aggregate_name(name)
         name = name or self.graph.free_name("co_group")
         self._require_same_flow(right, name)
         require_ends({each.operator.name: each.bounded for each in (self, right)}, name)

@@ -55,11 +55,14 @@ class RelationalStream(StreamCore):
     ) -> Self:
         """Add columns, or replace those of the same name: ``with_columns(ratio="price / median")``.
 
+        ``name=`` is the operator's name. For a column called name use ``select("*", "upper(id) as name")``.
+
         Raises:
-            PlanError: A column is unknown, or an expression aggregates, or makes several records of one in
-                another way than ``explode``.
+            PlanError: A column is unknown, none is made, or an expression aggregates, or makes several
+                records of one in another way than ``explode``.
         """
         node = self.operator
+        checks.require_columns(name, node.columns, expressions)
         name = name or self.graph.free_name("with_columns")
         parsed = parse_columns(node, name, expressions)
         new = {column.lower() for column in expressions}
@@ -160,6 +163,7 @@ class RelationalStream(StreamCore):
                 given and later results may not replace earlier ones.
         """
         node = self.operator
+        checks.require_aggregate_name(name)
         name = name or self.graph.free_name("aggregate")
         keys = (by,) if isinstance(by, str) else tuple(by)
         resolve(keys, node.columns, name, f"by={by!r}")

@@ -64,6 +64,7 @@ class WindowedStream(Generic[_StreamT]):
             PlanError: A text is not one known aggregate, a column is unknown or named twice, or only
                 one of ``then`` and ``schema`` is given.
         """
+        checks.require_aggregate_name(name)
         if name is not None:
             return self._named(name).aggregate(then=then, schema=schema, **aggregates)
         if not aggregates:

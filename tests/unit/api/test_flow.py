@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Stream, from_frame
+from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Stream, Tumbling, from_frame
 from flowcore.errors import ConfigurationError, PlanError, SchemaError
 
 
@@ -46,6 +46,27 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     ),
     "where-unknown": (lambda g: g.bids.where("prize > 1"), "operator 'where_1'.*'prize'"),
     "with-unknown": (lambda g: g.bids.with_columns(x="prize + 1"), "operator 'with_columns_1'.*'prize'"),
+    "with-nothing": (lambda g: g.bids.with_columns(), r"with_columns\(\) makes no column"),
+    "with-name": (
+        lambda g: g.bids.with_columns(name="upper(shop)"),
+        r"name= is the operator's name.* write select\('\*', 'upper\(shop\) as name'\)",
+    ),
+    "with-name-of-a-column": (
+        lambda g: g.bids.with_columns(twice="price * 2", name="shop"),
+        r"name= is the operator's name.* write select\('\*', 'shop as name'\)",
+    ),
+    "aggregate-name": (
+        lambda g: g.bids.aggregate(by="shop", name="max(price)"),
+        r"name= is the operator's name.* compute value='max\(price\)'",
+    ),
+    "window-aggregate-name": (
+        lambda g: g.bids.window(Tumbling(1), by="shop", time="processing").aggregate(name="max(price)"),
+        "name= is the operator's name",
+    ),
+    "co-group-name": (
+        lambda g: g.sales.co_group(g.shops, on="shop", name="count(left)"),
+        "name= is the operator's name",
+    ),
     "aggregate-unknown-by": (
         lambda g: g.bids.aggregate(by="shob", n="count(*)"),
         "'aggregate_1': by='shob'.*'shop'",
