@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from flowcore.api import checks, connector_checks, type_checks
 from flowcore.api.attributes import Attributes, OperatorAttributes, collect_declared
-from flowcore.api.operators import Operator, Write
+from flowcore.api.operators import Operator, Read, Write
 
 __all__ = ["Graph", "StreamCore"]
 
@@ -37,11 +37,9 @@ class Graph:
                 input.
         """
         checks.require_name("operator", node.name)
-        if node.name.lower() in self._operators:
-            checks.refuse(
-                f"flow {self.name!r} has two operators named {node.name!r}: their results and "
-                "checkpoints could not be distinguished; give one another name"
-            )
+        taken = self._operators.get(node.name.lower())
+        if taken is not None:
+            _refuse_name(self.name, node, taken)
         checks.require_attributes(node)
         checks.require_flushable(node)
         type_checks.require_keys(node)
@@ -55,6 +53,22 @@ class Graph:
         while f"{kind}_{number}" in self._operators:
             number += 1
         return f"{kind}_{number}"
+
+
+def _refuse_name(flow: str, node: Operator, taken: Operator) -> NoReturn:
+    """Refuse an operator whose name another one has."""
+    if isinstance(node, Write) == isinstance(taken, Write):
+        checks.refuse(
+            f"flow {flow!r} has two operators named {node.name!r}: their results and checkpoints could not be "
+            "distinguished; give one another name"
+        )
+    sink, other = (node, taken) if isinstance(node, Write) else (taken, node)
+    what = "source" if isinstance(other, Read) else "operator"
+    checks.refuse(
+        f"sink {sink.name!r} has the name of {what} {other.name!r}: sinks and operators share their names, "
+        "and results and checkpoints of both could not be distinguished; call the sink "
+        f"for instance '{sink.name}_out': write('{sink.name}_out', ...)"
+    )
 
 
 class StreamCore:

@@ -103,6 +103,22 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
         lambda g: g.bids.aggregate(by="shop", SHOP="max(price)"),
         "'aggregate_1'.*'SHOP' twice",
     ),
+    "sink-named-as-operator": (
+        lambda g: g.best.write("best", KafkaTopic("o")),
+        r"sink 'best' has the name of operator 'best': sinks and operators share .* write\('best_out', ...\)",
+    ),
+    "sink-named-as-source": (
+        lambda g: g.best.write("Bids", KafkaTopic("o")),
+        r"sink 'Bids' has the name of source 'bids': .* write\('Bids_out', ...\)",
+    ),
+    "operator-named-as-sink": (
+        lambda g: [g.bids.write("out", KafkaTopic("o")), g.bids.where("true", name="out")],
+        "sink 'out' has the name of operator 'out'",
+    ),
+    "two-sinks": (
+        lambda g: [g.bids.write("out", KafkaTopic(topic)) for topic in ("one", "two")],
+        "two operators named 'out'",
+    ),
     "two-operators": (lambda g: g.bids.where("true", name="Sales"), "two operators named 'Sales'"),
     "operator-name": (lambda g: g.bids.where("true", name="a/b"), "operator name 'a/b'"),
     "operator-name-dots": (lambda g: g.bids.where("true", name=".."), r"operator name '\.\.'"),
