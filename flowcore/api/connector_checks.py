@@ -62,8 +62,16 @@ def require_for_sink(name: str, sink: Sink) -> None:
         )
 
 
-def require_deletable(name: str, sink: Sink, deleted: str, key: tuple[str, ...] | None) -> None:
+def require_deletable(
+    node: Operator, name: str, sink: Sink, deleted: str, key: tuple[str, ...] | None
+) -> None:
     """Check that a record can delete an earlier one in a sink."""
+    kind = node.types().get(deleted.lower(), "BOOLEAN")
+    if kind != "BOOLEAN":
+        refuse(
+            f"sink {name!r}: deleted={deleted!r} is {kind}, and a BOOLEAN column says which records are "
+            f"deleted; compute one, for instance with_columns(gone='{deleted} = 0'), and pass deleted='gone'"
+        )
     if not isinstance(sink, KafkaTopic):
         refuse(
             f"sink {name!r}: deleted={deleted!r}, and files keep every row: nothing would be deleted; write "

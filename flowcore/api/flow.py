@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
-from flowcore.api import checks, connector_checks, window_checks
+from flowcore.api import checks, connector_checks, type_checks, window_checks
 from flowcore.api.attributes import Attributes, collect_declared
 from flowcore.api.connectors import RECORD_ID_HEADER, Files, KafkaTopic, Sink, Source
 from flowcore.api.event_time import require_event_time
@@ -86,6 +86,7 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         declared = schema or value_schema(topic) or getattr(node, "schema", None)
         known = None if declared is None else Schema.parse(declared)
         checked = connector_checks.require_cut(node, name, topic, known)
+        type_checks.require_crossing(node, name, topic, checked)
         topic = replace(topic, schema=checked, elements="tagged")
         sink = replace(topic, event_time=None, watermark=None, channels=None)
         written = self._write(f"to_{name}", sink, is_cut=True)
@@ -118,9 +119,10 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
             deleted = find_deleted(node)
         if deleted is not None:
             (deleted,) = resolve((deleted,), node.columns, name, f"deleted={deleted!r}")
-            connector_checks.require_deletable(name, sink, deleted, keys)
+            connector_checks.require_deletable(node, name, sink, deleted, keys)
         if isinstance(sink, KafkaTopic):
             check_written(sink, [each for each in node.columns if each != deleted], name, keys)
+            type_checks.require_written_types(node, name, sink)
         else:
             sink = _with_folders(sink, node.columns, name)
         fields = self._fields(name, attributes, key=keys)

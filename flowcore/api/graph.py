@@ -59,8 +59,8 @@ def _refuse_name(flow: str, node: Operator, taken: Operator) -> NoReturn:
     """Refuse an operator whose name another one has."""
     if isinstance(node, Write) == isinstance(taken, Write):
         checks.refuse(
-            f"flow {flow!r} has two operators named {node.name!r}: their results and checkpoints could not be "
-            "distinguished; give one another name"
+            f"flow {flow!r} has two operators named {node.name!r}: their results and checkpoints could not "
+            "be distinguished; give one another name"
         )
     sink, other = (node, taken) if isinstance(node, Write) else (taken, node)
     what = "source" if isinstance(other, Read) else "operator"

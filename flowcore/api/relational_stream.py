@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Self
 
-from flowcore.api import checks
+from flowcore.api import checks, type_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.changelog import build_distinct_aggregate, build_retraction
 from flowcore.api.event_time import build_event_time
@@ -198,6 +198,7 @@ class RelationalStream(StreamCore):
         for other in others:
             self._require_same_flow(other, name)
         checks.require_alike(inputs, name)
+        type_checks.require_united(inputs, name)
         return self.append(Union(**self._fields(name, attributes, inputs=inputs, updating=False)))
 
     def then(

@@ -202,6 +202,14 @@ def _require_row_wise(
             f"operator {name!r}: {text!r} aggregates over several rows, and here each row stands alone; "
             "use .aggregate(by=..., name='...')"
         )
+    exploded = expression.exploded if expression.generates else None
+    array = None if exploded is None else exploded[0]
+    if array is not None and find_types([("", array)], node.types()).get("", "").startswith("MAP"):
+        refuse(
+            f"operator {name!r}: {text!r} explodes a map, which has two columns for each entry, and here is "
+            f"one; write 'explode(map_entries({array.text})) as entry' and read entry.key and entry.value, "
+            "or use .flat_map(...)"
+        )
     if expression.generates and not node.bounded and not (explodes and expression.exploded):
         refuse(
             f"operator {name!r}: {text!r} turns one record of an unbounded input into several, which would "

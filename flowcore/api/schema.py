@@ -16,9 +16,17 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from flowcore.errors import SchemaError
 
-__all__ = ["Column", "Schema"]
+__all__ = ["Column", "Schema", "fits"]
 
 _PREFIX = "CREATE TABLE t ("
+
+_WIDER = {
+    "tinyint": ("smallint", "int", "bigint", "double"),
+    "smallint": ("int", "bigint", "double"),
+    "int": ("bigint", "double"),
+    "float": ("double",),
+}
+"""By type, the types that take each of its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,15 @@ class Schema:
 
     def __str__(self) -> str:
         return self.ddl
+
+
+def fits(kind: str, wanted: str) -> bool:
+    """Whether each value of a type is one of another type, in Spark's names of both.
+
+    >>> fits("INT", "BIGINT"), fits("BIGINT", "INT"), fits("ARRAY<INT>", "ARRAY<INT>")
+    (True, False, True)
+    """
+    return kind == wanted or wanted.lower() in _WIDER.get(kind.lower(), ())
 
 
 def _column(definition: exp.Expression) -> Column:

@@ -7,15 +7,34 @@ import re
 from collections.abc import Sequence
 
 from flowcore.api.checks import refuse
+from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, StatefulOperator
+from flowcore.api.schema import Schema, fits
+from flowcore.api.value_formats import value_schema
 
-__all__ = ["require_comparable", "require_keys", "require_same_types"]
+__all__ = [
+    "require_comparable",
+    "require_crossing",
+    "require_keys",
+    "require_same_types",
+    "require_united",
+    "require_written_types",
+]
 
 _PLAIN = {
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "BINARY", "DATE",
     "TIMESTAMP", "TIMESTAMP_NTZ",
 }  # fmt: skip
 """Types with one spelling each."""
+
+_NESTED = {"ARRAY", "MAP", "STRUCT"}
+_FAMILIES = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"), "number"),
+    **dict.fromkeys(("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"), "time"),
+    **dict.fromkeys(("STRING", "VARCHAR", "CHAR"), "text"),
+    **{kind: kind for kind in ("BOOLEAN", "BINARY", *_NESTED)},
+}
+"""By type, without its parameters, what Spark converts it to and from without a loss."""
 
 
 def require_keys(node: Operator) -> None:
@@ -41,17 +60,82 @@ def require_comparable(left: Operator, right: Operator, name: str, pairs: Sequen
     """Check that values of columns joined on can be equal, as far as their types are known.
 
     Raises:
-        PlanError: One column is a list, a map or a struct, and its partner is not.
+        PlanError: The columns have types of different families, such as a list and a text.
     """
     mine, theirs = left.types(), right.types()
     for one, other in pairs:
-        types = mine.get(one.lower()), theirs.get(other.lower())
-        shapes = [None if kind is None else _shape(kind) for kind in types]
-        if None not in shapes and shapes[0] != shapes[1]:
+        types = mine.get(one.lower(), ""), theirs.get(other.lower(), "")
+        families = _family(types[0]), _family(types[1])
+        if "" in families or families[0] == families[1]:
+            continue
+        what = (
+            f"operator {name!r}: {one!r} of {left.name!r} is {types[0]} and {other!r} of {right.name!r} is "
+            f"{types[1]}"
+        )
+        if not _NESTED.isdisjoint(families):
             refuse(
-                f"operator {name!r}: {one!r} of {left.name!r} is {types[0]} and {other!r} of {right.name!r} "
-                f"is {types[1]}: no value of one equals one of the other; join on columns of one type, for "
+                f"{what}: no value of one equals one of the other; join on columns of one type, for "
                 "instance an item of the array or to_json(...) of it"
+            )
+        refuse(
+            f"{what}: Spark would cast one, and a value that it cannot cast would have no partner; cast it "
+            f"before, for instance {right.name}.with_columns({other}='CAST({other} AS {types[0]})')"
+        )
+
+
+def require_united(inputs: Sequence[Operator], name: str) -> None:
+    """Check that columns of inputs with the same columns can be united, as far as their types are known.
+
+    Raises:
+        PlanError: A column has types of different families. Numbers are united, and so are dates and times.
+    """
+    first, known = inputs[0], inputs[0].types()
+    for other in inputs[1:]:
+        for column, kind in other.types().items():
+            mine = known.get(column, "")
+            if _family(mine) and _family(kind) and _family(mine) != _family(kind):
+                refuse(
+                    f"operator {name!r}: {column!r} is {mine} in {first.name!r} and {kind} in "
+                    f"{other.name!r}: Spark would make texts of both, or fail when it has started; cast one, "
+                    f"for instance {other.name}.with_columns({column}='CAST({column} AS {mine})')"
+                )
+
+
+def require_crossing(node: Operator, name: str, topic: KafkaTopic, schema: Schema) -> None:
+    """Check that the schema of a cut takes each value of a stream, as far as the types are known.
+
+    Raises:
+        PlanError: A type of the schema does not take each value.
+    """
+    known = node.types()
+    for column in schema.columns:
+        kind = known.get(column.name.lower(), "")
+        as_text = topic.format == "json" and _family(kind) == "time" and column.type == "STRING"
+        if not as_text and _misfits(kind, column.type):
+            refuse(
+                f"cut {name!r}: {column.name!r} of {node.name!r} is {kind}, and its schema says "
+                f"{column.type}: records with other values would be dead letters; declare "
+                f"'{column.name} {kind}', or cast it before the cut"
+            )
+
+
+def require_written_types(node: Operator, name: str, topic: KafkaTopic) -> None:
+    """Check that a format holds each value of a stream, as far as the types are known.
+
+    JSON is written in the types of the stream.
+
+    Raises:
+        PlanError: A type of the topic's schema does not take each value.
+    """
+    schema = None if topic.format == "json" else value_schema(topic)
+    known = node.types()
+    for column in schema.columns if schema is not None else ():
+        kind = known.get(column.name.lower(), "")
+        if _misfits(kind, column.type):
+            refuse(
+                f"sink {name!r}: {column.name!r} of {node.name!r} is {kind}, and topic {topic.name!r} has it "
+                f"as {column.type}: values could be cut or changed; select "
+                f"'CAST({column.name} AS {column.type}) AS {column.name}' before it, or correct the schema"
             )
 
 
@@ -72,7 +156,14 @@ def require_same_types(left: Operator, right: Operator, name: str, pairs: Sequen
             )
 
 
-def _shape(kind: str) -> str:
-    """``ARRAY``, ``MAP`` or ``STRUCT``, or nothing for a type of single values."""
-    outer = kind.upper().partition("<")[0].strip()
-    return outer if outer in ("ARRAY", "MAP", "STRUCT") else ""
+def _misfits(kind: str, wanted: str) -> bool:
+    """Whether a value of one type may not be one of the other, as far as both are known to be compared."""
+    if _PLAIN.issuperset((kind, wanted)):
+        return not fits(kind, wanted)
+    return "" not in (_family(kind), _family(wanted)) and _family(kind) != _family(wanted)
+
+
+def _family(kind: str) -> str:
+    """A name for the types that Spark compares and unites with each other; nothing for an unknown type."""
+    outer = re.split(r"[<(]", kind.upper())[0].strip()
+    return _FAMILIES.get(outer, "")

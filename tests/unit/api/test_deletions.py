@@ -52,9 +52,14 @@ def test_the_column_need_not_be_in_the_schema_of_the_topic() -> None:
         (None, {"deleted": "gone"}, "no key says which record is deleted"),
         (None, {"key": ["item", "gone"], "deleted": "gone"}, "is part of its key"),
         (None, {"key": "item", "deleted": "unknown"}, "unknown"),
+        (
+            None,
+            {"key": "item", "deleted": "left"},
+            r"deleted='left' is BIGINT.*with_columns\(gone='left = 0'\)",
+        ),
         (Parquet("out"), {"key": "item", "deleted": "gone"}, "files keep every row"),
     ],
-    ids=["no key", "in the key", "unknown", "files"],
+    ids=["no key", "in the key", "unknown", "number", "files"],
 )
 def test_a_tombstone_that_would_delete_nothing_is_refused(to: Any, options: Any, why: str) -> None:
     with pytest.raises(PlanError, match=why):

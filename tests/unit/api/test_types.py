@@ -42,7 +42,7 @@ MADE: dict[str, tuple[Callable[[Stream], Stream], str, str | None]] = {
     ),
     "function": (lambda rows: rows.map(dict, schema="tags STRING"), "tags", "STRING"),
     "union": (lambda rows: rows.union(rows.select("*")), "tags", "ARRAY<STRING>"),
-    "mixed-union": (lambda rows: rows.union(rows.with_columns(tags="name")), "tags", None),
+    "mixed-union": (lambda rows: rows.union(rows.with_columns(id="cast(1 as INT)")), "id", None),
     "deduplicated": (lambda rows: rows.deduplicate(by="id", within=HOUR), "tags", "ARRAY<STRING>"),
 }
 
@@ -147,3 +147,86 @@ def test_condition_of_boolean_or_unknown_type_is_accepted(condition: str) -> Non
     rows = _rows(Flow("f"), schema="id INT, name STRING, tags ARRAY<STRING>, good BOOLEAN")
 
     assert rows.where(condition).columns == rows.columns
+
+
+MIXED: dict[str, tuple[str, str]] = {
+    "text": ("DOUBLE", "STRING"), "boolean": ("DOUBLE", "BOOLEAN"), "time": ("BIGINT", "TIMESTAMP"),
+    "list": ("STRING", "ARRAY<STRING>"), "bytes": ("STRING", "BINARY"),
+    "decimal": ("DECIMAL(9, 2)", "STRING"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_union_and_join_of_types_that_do_not_belong_together_are_refused(case: str) -> None:
+    """Spark makes texts of some of them, finds no partners, or fails when it has started."""
+    flow = Flow("f")
+    left, right = MIXED[case]
+    live, more = _rows(flow, "live", f"id {left}"), _rows(flow, "more", f"id {right}")
+    table = flow.read("table", Parquet("table", f"key {right}"))
+
+    with pytest.raises(PlanError, match=r"'it': 'id' is .* in 'live' and .* in 'more': .*CAST\(id AS"):
+        live.union(more, name="it")
+    with pytest.raises(PlanError, match=r"operator 'it': 'id' of 'live' is .* and 'key' of 'table' is .*: "):
+        live.join(table, on={"id": "key"}, name="it")
+
+
+ALIKE = [
+    ("INT", "BIGINT"), ("BIGINT", "DOUBLE"), ("DECIMAL(9, 2)", "INT"), ("DATE", "TIMESTAMP"),
+    ("VARCHAR(9)", "STRING"), ("STRUCT<a: INT>", "STRUCT<a: BIGINT>"), ("VARIANT", "STRING"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "right"), ALIKE)
+def test_types_that_spark_unites_are_accepted(left: str, right: str) -> None:
+    """What Spark unites without a loss, or what only Spark can compare, is no error."""
+    flow = Flow("f")
+    live, more = _rows(flow, "live", f"id {left}"), _rows(flow, "more", f"id {right}")
+
+    live.union(more)
+    live.join(flow.read("table", Parquet("table", f"key {right}")), on={"id": "key"})
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [("id INT", "BIGINT"), ("id BOOLEAN", "BIGINT"), ("id STRING", "BIGINT"), ("id ARRAY<INT>", "BIGINT"),
+     ("id TIMESTAMP", "STRING"), ("id DOUBLE", "BIGINT")],
+)  # fmt: skip
+def test_a_cut_whose_schema_does_not_take_each_value_is_refused(declared: str, kind: str) -> None:
+    """Other values would be dead letters of the next query."""
+    with pytest.raises(
+        PlanError, match=rf"cut 'cut': 'id' of 'rows' is .*, and its schema says {declared[3:]}"
+    ):
+        _rows(Flow("f"), schema=f"id {kind}").through("cut", schema=declared)
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [("id BIGINT", "INT"), ("id DOUBLE", "INT"), ("id BIGINT", "BIGINT"), ("id STRING", "TIMESTAMP")],
+)
+def test_a_cut_whose_schema_takes_each_value_is_accepted(declared: str, kind: str) -> None:
+    """A wider type does, and the text of a time."""
+    assert _rows(Flow("f"), schema=f"id {kind}").through("cut", schema=declared).columns == ("id",)
+
+
+def test_a_sink_with_a_format_needs_types_that_hold_each_value() -> None:
+    """Spark would find it when the run has started; JSON is written in the types of the stream."""
+    rows = _rows(Flow("f"), schema="id BIGINT, size INT")
+    wider, narrower = "id BIGINT, size BIGINT", "id INT, size INT"
+
+    rows.write("wider", KafkaTopic("wider", wider, format="avro"))
+    rows.write("json", KafkaTopic("json", narrower))
+    rows.select("id + 1 as id", "size").write("unknown", KafkaTopic("unknown", narrower, format="avro"))
+    with pytest.raises(
+        PlanError, match="sink 'out': 'id' of 'rows' is BIGINT, and topic 'avro' has it as INT"
+    ):
+        rows.write("out", KafkaTopic("avro", narrower, format="avro"))
+
+
+@pytest.mark.parametrize("call", ["explode(sizes)", "explode_outer(map('a', 1))"])
+def test_explode_of_a_map_is_refused(call: str) -> None:
+    """Spark makes two columns of it; its entries are a list."""
+    rows = _rows(Flow("f"), schema="id INT, sizes MAP<STRING, INT>")
+
+    with pytest.raises(PlanError, match=r"explodes a map, .* write 'explode\(map_entries\(.*\)\) as entry'"):
+        rows.select("id", f"{call} as size")
+    assert rows.select("id", "explode(map_entries(sizes)) as entry").columns == ("id", "entry")

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.schema import Column, Schema
+from flowcore.api.schema import Column, Schema, fits
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote, struct
 
@@ -23,15 +23,6 @@ RECORD = "record"
 
 _SHOWN = 100
 """Most characters of a value in a reason."""
-
-
-_WIDER = {
-    "tinyint": ("smallint", "int", "bigint", "double"),
-    "smallint": ("int", "bigint", "double"),
-    "int": ("bigint", "double"),
-    "float": ("double",),
-}
-"""By type, the types that take each of its values."""
 
 
 _FIRST_AND_LAST: Mapping[type[T.DataType], tuple[str, str]] = {
@@ -150,7 +141,7 @@ def require_type(topic: KafkaTopic, name: str, kind: str, taken: list[str], want
     Raises:
         PlanError: The type is another one.
     """
-    if kind == "void" or not {kind, *_WIDER.get(kind, ())}.isdisjoint(taken):
+    if kind == "void" or any(fits(kind, each) for each in taken):
         return
     msg = (
         f"topic {topic.name!r}: column {name!r} is {kind.upper()} and would be written as {wanted}: values "
