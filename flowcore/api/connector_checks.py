@@ -3,6 +3,7 @@
 Each raises `PlanError` with the name of the operator, the sink or the cut.
 """
 
+import posixpath
 from collections.abc import Iterable
 
 from flowcore.api.checks import refuse
@@ -14,6 +15,7 @@ __all__ = [
     "require_cut",
     "require_deletable",
     "require_for_sink",
+    "require_no_loop",
     "require_own_folder",
     "require_own_topic",
     "require_readable",
@@ -138,11 +140,44 @@ def require_own_topic(node: Operator, operators: Iterable[Operator]) -> None:
             )
 
 
+def require_no_loop(node: Operator, operators: Iterable[Operator]) -> None:
+    """Check that a sink does not write what the flow reads or keeps for itself.
+
+    Raises:
+        PlanError: A live sink writes the topic of a source upstream of it, any sink writes the dead letters
+            or events of a source of the flow, or a sink writes the folder that it reads.
+    """
+    if not isinstance(node, Write):
+        return
+    topic, path = node.topic, _folder(node)
+    for source in operators:
+        if not isinstance(source, Read):
+            continue
+        upstream = source in node.upstream
+        if topic is not None and source.topic is not None and source.topic.servers == topic.servers:
+            if upstream and not node.bounded and topic.name == source.topic.name:
+                refuse(
+                    f"sink {node.name!r} writes topic {topic.name!r}, which its source {source.name!r} "
+                    "reads: each record would be read and written again without end; write another topic"
+                )
+            kept = {source.topic.dead_letter: "dead letters", source.topic.events: "events"}
+            if topic.name in kept:
+                refuse(
+                    f"sink {node.name!r} writes topic {topic.name!r}, where the {kept[topic.name]} of source "
+                    f"{source.name!r} are: readers could not tell them from its records; write another topic"
+                )
+        if upstream and path is not None and path == _folder(source):
+            refuse(
+                f"sink {node.name!r} writes the folder {path!r}, which its source {source.name!r} reads: the "
+                "source would be replaced, or read its own results; write another folder"
+            )
+
+
 def require_own_folder(node: Operator, operators: Iterable[Operator]) -> None:
     """Check that no other sink of the flow writes to the folder that a live sink appends to."""
     path = _folder(node)
-    for other in operators if path is not None else ():
-        if _folder(other) == path and not (node.bounded and other.bounded):
+    for other in operators if path is not None and isinstance(node, Write) else ():
+        if isinstance(other, Write) and _folder(other) == path and not (node.bounded and other.bounded):
             refuse(
                 f"sink {node.name!r} writes to the folder {path!r}, and so does {other.name!r}: Spark would "
                 "take batches of one for those of the other and drop them; give it a folder of its own"
@@ -150,6 +185,6 @@ def require_own_folder(node: Operator, operators: Iterable[Operator]) -> None:
 
 
 def _folder(node: Operator) -> str | None:
-    if not isinstance(node, Write) or isinstance(node.sink, KafkaTopic):
-        return None
-    return node.sink.path
+    """The folder that a source reads or a sink writes."""
+    path = getattr(node.connector, "path", None) if isinstance(node, Read | Write) else None
+    return None if path is None else posixpath.normpath(path)

@@ -246,6 +246,22 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
         lambda g: [g.bids.write(name, Parquet("o")) for name in ("one", "two")],
         "sink 'two' writes to the folder 'o', and so does 'one'",
     ),
+    "sink-loop": (
+        lambda g: g.bids.where("price > 1").write("out", KafkaTopic("bids")),
+        "sink 'out' writes topic 'bids', which its source 'bids' reads: .* without end",
+    ),
+    "sink-of-dead-letters": (
+        lambda g: g.bids.write("out", KafkaTopic("asks.dead-letter")),
+        "sink 'out' writes topic 'asks.dead-letter', where the dead letters of source 'asks' are",
+    ),
+    "sink-of-events": (
+        lambda g: g.bids.write("out", KafkaTopic("bids.events")),
+        "sink 'out' writes topic 'bids.events', where the events of source 'bids' are",
+    ),
+    "sink-folder-read": (
+        lambda g: g.sales.where("price > 1").write("out", Parquet("./s/")),
+        "sink 'out' writes the folder 's', which its source 'sales' reads",
+    ),
     # sources
     "no-schema": (lambda g: g.flow.read("x", Parquet("x")), "operator 'x'.*has no schema"),
     "apply-schema": (lambda g: g.bids.apply(lambda f: f, schema="a INT, A INT"), "names a twice"),
@@ -262,6 +278,19 @@ def test_flow_refuses(case: str) -> None:
 
     assert re.search(message, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_flow_writes_topics_that_only_seem_its_own() -> None:
+    """A topic of another broker is another topic, and a stage that writes its topic ends."""
+    given = _Given()
+    table = given.flow.read("table", KafkaTopic("table", schema="shop STRING", until="latest"))
+
+    given.bids.write("other_broker", KafkaTopic("bids", servers="other:9092"))
+    given.bids.write("not_upstream", KafkaTopic("asks"))
+    table.write("again", KafkaTopic("table"))
+    given.bids.write("not_read_here", KafkaTopic("trades.dead-letter"))
+
+    assert len(given.flow.sinks) == 4
 
 
 def test_flow_ignores_the_case_of_columns() -> None:

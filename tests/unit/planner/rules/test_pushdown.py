@@ -239,7 +239,7 @@ def test_pushing_changes_no_result(steps: list[tuple[int, int]], data: list[dict
     for parent, step in steps:
         streams.append(STEPS[step](streams[-1 - parent % min(2, len(streams))]))
     for stream in streams[-3:]:
-        stream.write(f"to_{stream.operator.name}", KafkaTopic(stream.operator.name))
+        stream.write(f"to_{stream.operator.name}", KafkaTopic(f"{stream.operator.name}-out"))
 
     planned, filters = push_filters(flow.operators)
 
