@@ -6,6 +6,7 @@ from typing import Literal
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
 from flowcore.windows import triggers
+from flowcore.windows.arguments import require_object
 from flowcore.windows.assigners import EndOfStreamWindows, GlobalWindows, WindowAssigner
 from flowcore.windows.contents import Accumulating, Buffering, ContentLogic
 from flowcore.windows.evictors import Evictor
@@ -70,6 +71,10 @@ class WindowConfig:
         if self.ttl_ms is not None and self.ttl_ms < 1:
             msg = f"ttl_ms={self.ttl_ms} is not positive: no record would be kept; pass one or more"
             raise InvalidWindowError(msg)
+        if self.trigger is not None:
+            triggers.require_trigger("trigger", self.trigger)
+        if self.evictor is not None:
+            require_object("evictor", self.evictor, ("keep",), "CountEvictor(100)")
         if self.assigner.merging and not self.effective_trigger.mergeable:
             msg = (
                 f"{self.effective_trigger!r} with {self.assigner!r}: the trigger cannot continue when "

@@ -6,9 +6,11 @@ function or after it. Later emissions do not contain the removed records.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from flowcore.errors import InvalidWindowError
+from flowcore.windows.arguments import length_ms, require_number
 from flowcore.windows.contents import StoredRecord
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor"]
@@ -36,6 +38,7 @@ class CountEvictor:
     after: bool = False
 
     def __post_init__(self) -> None:
+        require_number("keep_records", self.keep_records)
         if self.keep_records < 0:
             msg = f"keep_records={self.keep_records} is negative: nothing could be kept; pass zero or more"
             raise InvalidWindowError(msg)
@@ -44,12 +47,13 @@ class CountEvictor:
         return list(records[max(len(records) - self.keep_records, 0) :])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class TimeEvictor:
     """Keeps the records less than a span older than the newest one, and those without a timestamp.
 
     Args:
-        window_ms: The span, zero or more; a record exactly this much older than the newest is removed.
+        window_ms: The span, milliseconds or a `timedelta`, zero or more; a record exactly this much older
+            than the newest is removed.
 
     Raises:
         InvalidWindowError: The span is negative.
@@ -58,7 +62,9 @@ class TimeEvictor:
     window_ms: int
     after: bool = False
 
-    def __post_init__(self) -> None:
+    def __init__(self, window_ms: int | timedelta, after: bool = False) -> None:
+        object.__setattr__(self, "window_ms", length_ms("window_ms", window_ms))
+        object.__setattr__(self, "after", after)
         if self.window_ms < 0:
             msg = f"window_ms={self.window_ms} is negative: no record would stay; pass zero or more"
             raise InvalidWindowError(msg)

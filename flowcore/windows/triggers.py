@@ -11,11 +11,13 @@ is a window that never ends: at the maximum watermark it emits once, not for all
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Literal, Protocol
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
+from flowcore.windows.arguments import length_ms, require_number, require_object
 from flowcore.windows.assigners import require_positive
 from flowcore.windows.window import ALL_TIME, TimeWindow
 
@@ -32,6 +34,7 @@ __all__ = [
     "Trigger",
     "TriggerContext",
     "TriggerResult",
+    "require_trigger",
 ]
 
 
@@ -114,6 +117,16 @@ class Trigger(Protocol):
         """
 
 
+def require_trigger(name: str, trigger: object) -> None:
+    """Check that an argument is a trigger.
+
+    Raises:
+        InvalidWindowError: It is a class, or lacks a method of a trigger.
+    """
+    methods = ("on_element", "on_event_time", "on_processing_time")
+    require_object(name, trigger, methods, "Count(100)")
+
+
 @dataclass(frozen=True, slots=True)
 class Never:
     """Never emits; the default of windows that never end. Base class for triggers with other answers."""
@@ -140,12 +153,13 @@ class Count(Never):
     When windows merge, their numbers are added; only the next record can make the merged window emit.
 
     Raises:
-        InvalidWindowError: The count is not positive.
+        InvalidWindowError: The count is not a positive number.
     """
 
     count: int
 
     def __post_init__(self) -> None:
+        require_number("count", self.count)
         if self.count < 1:
             msg = f"count={self.count} is not positive: a window could emit without a record; pass count >= 1"
             raise InvalidWindowError(msg)
@@ -189,9 +203,16 @@ class Delta(Never):
 
 @dataclass(frozen=True, slots=True)
 class Purging:
-    """Emits when the trigger inside does, then clears the window's content; that trigger's state stays."""
+    """Emits when the trigger inside does, then clears the window's content; that trigger's state stays.
+
+    Raises:
+        InvalidWindowError: What is inside is not a trigger.
+    """
 
     inside: Trigger
+
+    def __post_init__(self) -> None:
+        require_trigger("inside", self.inside)
 
     @property
     def mergeable(self) -> bool:
@@ -277,11 +298,12 @@ class EndOfStreamTrigger(Never):
         context.register_event_timer(MAX_TIMESTAMP_MS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class _Continuous(_AtEnd):
     interval_ms: int
 
-    def __post_init__(self) -> None:
+    def __init__(self, interval_ms: int | timedelta) -> None:
+        object.__setattr__(self, "interval_ms", length_ms("interval_ms", interval_ms))
         require_positive("interval_ms", self.interval_ms)
 
     def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
@@ -324,23 +346,29 @@ class _Continuous(_AtEnd):
             self._register(context, next_ms)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ContinuousEventTime(_Continuous):
     """Emits at each multiple of ``interval_ms`` that the watermark reaches, and at the window's end.
 
     After the end it emits immediately for each record, as `EventTimeTrigger` does.
+
+    Args:
+        interval_ms: Milliseconds, or a `timedelta`.
 
     Raises:
         InvalidWindowError: The interval is not positive.
     """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ContinuousProcessingTime(_Continuous):
     """Emits at each multiple of ``interval_ms`` that processing time reaches, and at the window's end.
 
     Windows of event time have no end in processing time: they emit at multiples only. A record after the last
     multiple before the watermark removes the window is in no result, as in Flink.
+
+    Args:
+        interval_ms: Milliseconds, or a `timedelta`.
 
     Raises:
         InvalidWindowError: The interval is not positive.

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -331,6 +332,40 @@ def test_config_refuses_contradictions(others: dict[str, Any], message: str) -> 
 def test_triggers_and_evictors_refuse_what_cannot_be(build: Any) -> None:
     with pytest.raises(InvalidWindowError):
         build()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: {"trigger": Count}, "trigger=Count is a class.*pass for instance Count"),
+        (
+            lambda: {"trigger": "count"},
+            "trigger='count' has no on_element, on_event_time, on_processing_time",
+        ),
+        (lambda: {"trigger": Purging(Count)}, "inside=Count is a class"),
+        (lambda: {"trigger": Count("5")}, "count='5' is not a whole number"),
+        (lambda: {"trigger": ContinuousEventTime("5 s")}, "interval_ms='5 s' is not a whole number of milli"),
+        (lambda: {"trigger": ContinuousEventTime(timedelta(microseconds=5))}, "interval_ms=.*not a whole"),
+        (lambda: {"evictor": CountEvictor}, "evictor=CountEvictor is a class"),
+        (lambda: {"evictor": Count(5)}, r"evictor=Count\(count=5\) has no keep"),
+        (lambda: {"evictor": CountEvictor(2.5)}, "keep_records=2.5 is not a whole number"),
+        (lambda: {"evictor": TimeEvictor("5 s")}, "window_ms='5 s' is not a whole number of milliseconds"),
+    ],
+)
+def test_config_refuses_what_is_not_a_trigger_or_an_evictor(build: Any, message: str) -> None:
+    """It would fail in a worker, at the first record."""
+    with pytest.raises(InvalidWindowError, match=message):
+        WindowConfig(assigner=TumblingWindows(5), function=LISTS, **build())
+
+
+def test_triggers_and_evictors_take_lengths_of_time() -> None:
+    """A timedelta is as good as its milliseconds."""
+    span = timedelta(seconds=2)
+
+    assert ContinuousEventTime(span) == ContinuousEventTime(2_000)
+    assert ContinuousProcessingTime(interval_ms=span) == ContinuousProcessingTime(2_000)
+    assert copy.copy(TimeEvictor(span, after=True)) == TimeEvictor(2_000, after=True)
+    assert repr(ContinuousEventTime(span)) == "ContinuousEventTime(interval_ms=2000)"
 
 
 def test_config_takes_the_trigger_of_its_windows() -> None:
