@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import Any, Literal, Self, get_args
 
-from flowcore.api import checks, type_checks, window_checks
+from flowcore.api import checks, join_checks, type_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.keyed_stream import KeyedStream
 from flowcore.api.operators import (
@@ -68,7 +68,7 @@ class JoiningStream(KeyedStream):
         name = name or self.graph.free_name("join")
         if not left.bounded and not right.bounded:
             ttl_ms = checks.ttl_ms(name, checks.require_ttl(name, ttl))
-            fields = self._join_fields(other, name, on, how, get_args(JoinType), attributes, timed=False)
+            fields = self._join_fields(other, name, on, how, get_args(JoinType), attributes, needs=None)
             if how not in ("inner", "semi"):
                 fields |= _changing_rows(name, fields["columns"], left, right)
             return self.append(JoinRegular(**fields, ttl_ms=ttl_ms))
@@ -114,8 +114,8 @@ class JoiningStream(KeyedStream):
         fields = self._join_fields(other, name, on, how, ("inner", "left", "right", "full"), attributes)
         return self.append(
             JoinInterval(
-                **fields, late=late, before_ms=window_checks.interval_ms(name, "before", before),
-                after_ms=window_checks.interval_ms(name, "after", after),
+                **fields, late=late, before_ms=join_checks.interval_ms(name, "before", before),
+                after_ms=join_checks.interval_ms(name, "after", after),
             )
         )  # fmt: skip
 
@@ -191,9 +191,9 @@ class JoiningStream(KeyedStream):
             PlanError: As for `join_interval`, or the direction is not ``backward``.
         """
         name = name or self.graph.free_name("join_asof")
-        window_checks.require_backward(name, direction)
+        join_checks.require_backward(name, direction)
         fields = self._join_fields(other, name, on, how, ("inner", "left"), attributes)
-        tolerance_ms = None if tolerance is None else window_checks.interval_ms(name, "tolerance", tolerance)
+        tolerance_ms = None if tolerance is None else join_checks.interval_ms(name, "tolerance", tolerance)
         return self.append(JoinAsOf(**fields, late=late, tolerance_ms=tolerance_ms))
 
     def join_latest(
@@ -218,8 +218,9 @@ class JoiningStream(KeyedStream):
             how: ``inner``; ``left`` also emits left records without partner, with nulls.
             load: When the right side is loaded. Until then left records, and the emitted watermark, wait in
                 the state. ``"caught-up"``: the watermark of both sides has reached the time at which the
-                query first began. A time with its zone: the watermark has reached it. Both: or all inputs are
-                idle, or have ended. None: left records never wait.
+                query first began. A time with its zone: the watermark has reached it. Both need watermarks,
+                and end the wait also if all inputs are idle, or have ended. None: left records never wait,
+                and no watermarks are needed.
             ttl: How long after its arrival a right record is kept, in processing time. None until a newer one
                 of its key arrives.
 
@@ -227,10 +228,13 @@ class JoiningStream(KeyedStream):
             PlanError: As for `join_interval`, or ``load`` is not a moment.
         """
         name = name or self.graph.free_name("join_latest")
-        fields = self._join_fields(other, name, on, how, ("inner", "left"), attributes, newest=True)
+        fields = self._join_fields(
+            other, name, on, how, ("inner", "left"), attributes,
+            needs="timestamps" if load is None else "watermarks", newest=True,
+        )  # fmt: skip
         if other.operator.updating:
             fields |= _replaced_rows(name, fields, other.operator)
-        load_ms, ttl_ms = window_checks.load_ms(name, load), checks.ttl_ms(name, ttl)
+        load_ms, ttl_ms = join_checks.load_ms(name, load), checks.ttl_ms(name, ttl)
         return self.append(JoinLatest(**fields, load=load_ms, ttl_ms=ttl_ms))
 
     @property
@@ -260,12 +264,12 @@ class JoiningStream(KeyedStream):
         allowed: Sequence[str],
         attributes: Attributes | None,
         *,
-        timed: bool = True,
+        needs: Literal["watermarks", "timestamps"] | None = "watermarks",
         newest: bool = False,
     ) -> dict[str, Any]:
         """The fields of a join of two unbounded streams; ``allowed`` are the kinds that it supports."""
-        window_checks.require_stream_join(
-            self.operator, other.operator, name, how, allowed, timed=timed, newest=newest
+        join_checks.require_stream_join(
+            self.operator, other.operator, name, how, allowed, needs=needs, newest=newest
         )
         fields = self._pair_fields(other, name, on, how, attributes)
         type_checks.require_same_types(self.operator, other.operator, name, fields["on"])

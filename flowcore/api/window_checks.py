@@ -4,14 +4,14 @@ Each function raises `PlanError` with the operator's name.
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import timedelta
+from typing import Any
 
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
 from flowcore.api.operators import Aggregate, Operator, Read, WithEventTime, find_timed
-from flowcore.api.updating_rows import find_origin, replaces_by_key
+from flowcore.api.updating_rows import find_origin
 from flowcore.api.window_assigners import GapColumn
 from flowcore.durations import MILLISECOND
 from flowcore.process import KeyedProcessFunction
@@ -32,20 +32,16 @@ __all__ = [
     "deduplication_ms",
     "deduplication_time",
     "find_missing_watermarks",
-    "interval_ms",
-    "load_ms",
     "process_function",
     "rank_order",
     "reads_records",
     "replaces_itself",
     "require_aggregate_function",
-    "require_backward",
     "require_first",
     "require_keyed_process",
     "require_order_in_time",
     "require_rankable",
     "require_reducible",
-    "require_stream_join",
     "require_timestamp",
     "require_unbounded_for_ttl",
     "require_windows",
@@ -113,19 +109,25 @@ def require_timestamp(node: Operator, name: str, timestamp: Expression | None, *
 
 
 def find_missing_watermarks(
-    node: Operator, name: str, *, crossed: bool = False, only_event_time: bool = False
+    node: Operator,
+    name: str,
+    *,
+    crossed: bool = False,
+    only_event_time: bool = False,
+    only_timestamps: bool = False,
 ) -> str | None:
     """Why an operator over unbounded input cannot use event time: no timestamps, or no watermarks.
 
     Args:
         crossed: The stream crosses a cut, which gives results of an aggregate the time of the newest record.
         only_event_time: The operator cannot use processing time instead.
+        only_timestamps: The operator needs timestamps, and no watermarks.
     """
     instead = "" if only_event_time else ", or use time='processing'"
     for each in find_timed(node):
         if each.bounded:
             continue
-        if isinstance(each, WithEventTime) and not each.strategy.generates:
+        if isinstance(each, WithEventTime) and not each.strategy.generates and not only_timestamps:
             return (
                 f"operator {name!r} uses event time, and {each.name!r} makes no watermarks "
                 f"({each.strategy}): event time would never advance; pass for instance "
@@ -144,20 +146,28 @@ def find_missing_watermarks(
         if each.written_by is not None and topic.watermark is None:
             if topic.event_time is None:
                 missing = find_missing_watermarks(
-                    each.written_by, name, crossed=True, only_event_time=only_event_time
+                    each.written_by,
+                    name,
+                    crossed=True,
+                    only_event_time=only_event_time,
+                    only_timestamps=only_timestamps,
                 )
                 if missing is not None:
                     return missing
             continue
         strategy = topic.watermark
-        if not (strategy.generates if strategy is not None else topic.elements == "tagged"):
-            return (
-                f"operator {name!r} uses event time, and the source {each.name!r} sets no watermarks: "
-                "event time would never advance; pass watermark= to its topic, for instance "
-                f"KafkaTopic({topic.name!r}, ..., event_time='bid_time', "
-                "watermark=bounded_out_of_orderness(timedelta(seconds=4))), or use "
-                f"with_event_time(...){instead}"
-            )
+        if only_timestamps or (strategy.generates if strategy is not None else topic.elements == "tagged"):
+            continue
+        # A tombstone has no value, so that its event time is that of its message.
+        tombstones = topic.updating_by is not None
+        event_time = "" if tombstones else "event_time='bid_time', "
+        other = "" if tombstones else ", or use with_event_time(...)"
+        return (
+            f"operator {name!r} uses event time, and the source {each.name!r} sets no watermarks: "
+            "event time would never advance; pass watermark= to its topic, for instance "
+            f"KafkaTopic({topic.name!r}, ..., {event_time}"
+            f"watermark=bounded_out_of_orderness(timedelta(seconds=4))){other}{instead}"
+        )
     return None
 
 
@@ -231,73 +241,6 @@ def rank_order(
         (known,) = resolve((column.strip("`"),), node.columns, name, f"order={text!r}")
         found.append((known, direction == "desc"))
     return tuple(found)
-
-
-def require_stream_join(
-    left: Operator, right: Operator, name: str, how: str, allowed: Sequence[str], *, timed: bool, newest: bool
-) -> None:
-    """Check that both sides are streams with final records and, if ``timed``, with event time.
-
-    If ``newest`` only the newest right record of a key counts, so that right ones may replace each other.
-    """
-    if left.bounded or right.bounded:
-        ends = left if left.bounded else right
-        refuse(
-            f"operator {name!r}: join of streams with the bounded {ends.name!r}: it has no watermarks, so "
-            "that records would wait for their partners for ever; use join(...), and where(...) for the times"
-        )
-    if left is right:
-        refuse(
-            f"operator {name!r}: join of {left.name!r} with itself: both sides have the same "
-            "columns; rename those of one side with select('... as ...')"
-        )
-    if how not in allowed:
-        refuse(
-            f"operator {name!r}: how={how!r}: there is no such join of streams; pass one of "
-            f"{', '.join(allowed)}"
-        )
-    for side in (left, right):
-        if side.updating and not (newest and side is right and replaces_by_key(side)):
-            refuse(
-                f"operator {name!r}: records of {side.name!r} replace earlier ones: each of them would be "
-                f"joined as one more record; join {find_origin(side)}"
-            )
-        missing = find_missing_watermarks(side, name, only_event_time=True) if timed else None
-        if missing is not None:
-            refuse(missing)
-
-
-def require_backward(name: str, direction: str) -> None:
-    """Check the direction of an as-of join."""
-    if direction != "backward":
-        refuse(
-            f"operator {name!r}: direction={direction!r}: no such as-of join; the partner is a right "
-            "record up to the time of the left one: pass 'backward', or use join_interval(...) for later ones"
-        )
-
-
-def load_ms(name: str, load: Literal["caught-up"] | datetime | None) -> Literal["caught-up"] | int | None:
-    """Check what a join with the newest record waits for, and convert a time to milliseconds."""
-    if load is None:
-        return None
-    if load == "caught-up":
-        return "caught-up"
-    if not isinstance(load, datetime) or load.tzinfo is None:
-        refuse(
-            f"operator {name!r}: load={load!r} is not a moment: it is not known when the right side is "
-            "loaded; pass 'caught-up', a datetime with its zone, or None to wait for nothing"
-        )
-    return round(load.timestamp() * 1000)
-
-
-def interval_ms(name: str, what: str, length: timedelta) -> int:
-    """Check a length of time between partners of a join, and convert it to milliseconds."""
-    if not isinstance(length, timedelta) or length < timedelta(0) or length % MILLISECOND:
-        refuse(
-            f"operator {name!r}: {what}={length!r} is not a whole number of milliseconds from 0 up: it would "
-            "not be known which records are partners; pass for instance timedelta(minutes=5), or timedelta(0)"
-        )
-    return length // MILLISECOND
 
 
 def deduplication_ms(name: str, within: timedelta | None) -> int | None:

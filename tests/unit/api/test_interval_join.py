@@ -165,6 +165,31 @@ def test_plan_says_what_a_join_with_the_newest_record_waits_for() -> None:
     assert ["declare ttl=" in text for text in texts] == [True, False, False]
 
 
+def test_join_with_the_newest_record_needs_no_watermarks_without_a_load() -> None:
+    """It waits for nothing then; with a load it waits for the watermarks of both sides."""
+    flow = Flow("shop")
+    orders = read(flow, "orders", ORDERS, watermark=None)
+    payments = read(flow, "payments", PAYMENTS, watermark=None)
+
+    newest(orders, payments, load=None).write("out", KafkaTopic("out"))
+    with pytest.raises(PlanError, match="'orders' sets no watermarks"):
+        newest(orders, payments, name="loaded")
+    with pytest.raises(PlanError, match="downstream of 'paid' a record has no timestamp"):
+        newest(kept(orders, payments), read(flow, "more", "order_id INT"), load=None, name="untimed")
+
+    assert "load=None does not wait for the right side" in plan_flow(flow).explain(verbose=True)
+
+
+def test_advice_for_a_side_whose_records_replace_each_other_is_one_that_it_may_follow() -> None:
+    """A tombstone has no value for event_time= to read."""
+    flow = Flow("shop")
+    orders = read(flow, "orders", ORDERS)
+    prices = read(flow, "prices", PAYMENTS, watermark=None, updating_by="order_id")
+
+    with pytest.raises(PlanError, match=r"KafkaTopic\('prices', \.\.\., watermark=bounded\S+\)\)\)$"):
+        newest(orders, prices)
+
+
 REFUSED: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
     "unknown column": (lambda o, p: joined(o, p, on="nothing"), "nothing"),
     "negative": (lambda o, p: joined(o, p, before=-HOUR), "before=.*0 up.*timedelta"),

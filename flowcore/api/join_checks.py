@@ -1,0 +1,94 @@
+"""Checks of joins of two unbounded streams, and of the times that they are declared with.
+
+Each raises `PlanError` with the operator's name.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+from flowcore.api.checks import refuse
+from flowcore.api.operators import Operator
+from flowcore.api.updating_rows import find_origin, replaces_by_key
+from flowcore.api.window_checks import find_missing_watermarks
+from flowcore.durations import MILLISECOND
+
+__all__ = ["interval_ms", "load_ms", "require_backward", "require_stream_join"]
+
+
+def require_stream_join(
+    left: Operator,
+    right: Operator,
+    name: str,
+    how: str,
+    allowed: Sequence[str],
+    *,
+    needs: Literal["watermarks", "timestamps"] | None,
+    newest: bool,
+) -> None:
+    """Check that both sides are streams with final records, and have what the join needs of event time.
+
+    If ``newest`` only the newest right record of a key counts, so that right ones may replace each other.
+    """
+    if left.bounded or right.bounded:
+        ends = left if left.bounded else right
+        refuse(
+            f"operator {name!r}: join of streams with the bounded {ends.name!r}: it has no watermarks, so "
+            "that records would wait for their partners for ever; use join(...), and where(...) for the times"
+        )
+    if left is right:
+        refuse(
+            f"operator {name!r}: join of {left.name!r} with itself: both sides have the same "
+            "columns; rename those of one side with select('... as ...')"
+        )
+    if how not in allowed:
+        refuse(
+            f"operator {name!r}: how={how!r}: there is no such join of streams; pass one of "
+            f"{', '.join(allowed)}"
+        )
+    for side in (left, right):
+        if side.updating and not (newest and side is right and replaces_by_key(side)):
+            refuse(
+                f"operator {name!r}: records of {side.name!r} replace earlier ones: each of them would be "
+                f"joined as one more record; join {find_origin(side)}"
+            )
+        if needs is None:
+            continue
+        missing = find_missing_watermarks(
+            side, name, only_event_time=True, only_timestamps=needs == "timestamps"
+        )
+        if missing is not None:
+            refuse(missing)
+
+
+def require_backward(name: str, direction: str) -> None:
+    """Check the direction of an as-of join."""
+    if direction != "backward":
+        refuse(
+            f"operator {name!r}: direction={direction!r}: no such as-of join; the partner is a right "
+            "record up to the time of the left one: pass 'backward', or use join_interval(...) for later ones"
+        )
+
+
+def load_ms(name: str, load: Literal["caught-up"] | datetime | None) -> Literal["caught-up"] | int | None:
+    """Check what a join with the newest record waits for, and convert a time to milliseconds."""
+    if load is None:
+        return None
+    if load == "caught-up":
+        return "caught-up"
+    if not isinstance(load, datetime) or load.tzinfo is None:
+        refuse(
+            f"operator {name!r}: load={load!r} is not a moment: it is not known when the right side is "
+            "loaded; pass 'caught-up', a datetime with its zone, or None to wait for nothing"
+        )
+    return round(load.timestamp() * 1000)
+
+
+def interval_ms(name: str, what: str, length: timedelta) -> int:
+    """Check a length of time between partners of a join, and convert it to milliseconds."""
+    if not isinstance(length, timedelta) or length < timedelta(0) or length % MILLISECOND:
+        refuse(
+            f"operator {name!r}: {what}={length!r} is not a whole number of milliseconds from 0 up: it would "
+            "not be known which records are partners; pass for instance timedelta(minutes=5), or timedelta(0)"
+        )
+    return length // MILLISECOND
