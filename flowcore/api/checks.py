@@ -15,6 +15,7 @@ from flowcore.durations import MILLISECOND, show_ms
 from flowcore.errors import PlanError
 
 __all__ = [
+    "MissingMethodError",
     "flush_interval_ms",
     "refuse",
     "require_aggregate_name",
@@ -35,6 +36,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 def refuse(message: str) -> NoReturn:
     raise PlanError(message)
+
+
+class MissingMethodError(PlanError, AttributeError):
+    """A stream has no such method, and has what is meant under another name."""
 
 
 def _names(name: object) -> bool:

@@ -5,6 +5,7 @@ Each raises `PlanError` with the name of the operator, the sink or the cut.
 
 import posixpath
 from collections.abc import Iterable
+from types import UnionType
 
 from flowcore.api.checks import refuse
 from flowcore.api.connectors import KafkaTopic, Sink, Source
@@ -12,6 +13,7 @@ from flowcore.api.operators import Operator, Read, Write
 from flowcore.api.schema import Schema
 
 __all__ = [
+    "require_connector",
     "require_cut",
     "require_deletable",
     "require_for_sink",
@@ -21,6 +23,18 @@ __all__ = [
     "require_readable",
     "require_writable",
 ]
+
+
+def require_connector(kind: str, name: object, connector: object, kinds: UnionType) -> None:
+    """Check that a source or a sink is one."""
+    if isinstance(connector, kinds):
+        return
+    text = connector if isinstance(connector, str) else name
+    schema = ", schema='id BIGINT, price DOUBLE'" if kind == "source" else ""
+    refuse(
+        f"{kind} {name!r}: {connector!r} is not a {kind}: it would not be known where it is; pass for "
+        f"instance KafkaTopic({text!r}{schema}), or Parquet({text!r}{schema})"
+    )
 
 
 def require_readable(name: str, source: Source) -> None:

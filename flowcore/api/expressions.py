@@ -168,6 +168,12 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
     """
     wanted, known = tuple(wanted), {column.lower(): column for column in columns}
     for name in wanted:
+        if not isinstance(name, str):
+            msg = (
+                f"operator {operator!r}: {where} names {name!r}, which is not the text of a column; pass for "
+                "instance 'price'"
+            )
+            raise PlanError(msg)
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, n=1)
             hint = f"did you mean {known[near[0]]!r}?" if near else f"has {', '.join(known.values())}"

@@ -6,7 +6,7 @@ declared, with the names of operator and column.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from flowcore.api import checks, connector_checks, type_checks, window_checks
 from flowcore.api.attributes import Attributes, collect_declared
@@ -27,6 +27,22 @@ from flowcore.api.value_formats import check_written, value_schema
 __all__ = ["Flow", "Stream"]
 
 
+_GROUPED = "aggregate(by='id', n='count(*)'), or window(..., by='id') before it"
+_CALLED_ELSEWHERE = {
+    "group_by": _GROUPED,
+    "groupBy": _GROUPED,
+    "key_by": "by= of window(...), process(...), reduce(...) and aggregate(...)",
+    "keyBy": "by= of window(...), process(...), reduce(...) and aggregate(...)",
+    "withColumn": "with_columns(twice='price * 2')",
+    "with_column": "with_columns(twice='price * 2')",
+    "distinct": "deduplicate(by='id', within=timedelta(hours=1))",
+    "sink_to": "write('out', KafkaTopic('out'))",
+    "order_by": "sort_by_event_time(), or top_n(3, order='price desc')",
+    "orderBy": "sort_by_event_time(), or top_n(3, order='price desc')",
+}
+"""Methods of Flink, Spark and others, with what is meant."""
+
+
 class Stream(RelationalStream, PythonStream, JoiningStream):
     """The output of one operator; its methods add operators downstream of it.
 
@@ -34,6 +50,18 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
     errors, plans, results and checkpoints use; without one it gets a name such as ``select_1``. It also takes
     ``attributes``, which override the operator's own ones; see `OperatorAttributes`.
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name not in _CALLED_ELSEWHERE:
+                msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(msg)
+            msg = (
+                f"a stream has no {name}: what other libraries call so is here {_CALLED_ELSEWHERE[name]} "
+                f"(of {self.operator.name!r})"
+            )
+            raise checks.MissingMethodError(msg)
 
     def write(
         self,
@@ -109,6 +137,7 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         is_cut: bool = False,
     ) -> Write:
         node = self.operator
+        connector_checks.require_connector("sink", name, sink, Sink)
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
         named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
@@ -153,10 +182,12 @@ class Flow(Graph):
                 be computed from it, the form of its elements is not declared, or ``updating_by`` names a
                 column that a Kafka key cannot hold.
         """
+        connector_checks.require_connector("source", name, source, Source)
         if source.schema is None:
+            where = getattr(source, "name", None) or getattr(source, "path", "")
             checks.refuse(
-                f"operator {name!r}: {source} has no schema: a flow is checked before any data is "
-                "seen; pass schema='id BIGINT, price DOUBLE'"
+                f"operator {name!r}: {type(source).__name__}({where!r}) has no schema: a flow is checked "
+                "before any data is seen; pass schema='id BIGINT, price DOUBLE'"
             )
         schema = Schema.parse(source.schema)
         connector_checks.require_readable(name, source)

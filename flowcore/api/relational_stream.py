@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Never, Self
 
 from flowcore.api import checks, type_checks
 from flowcore.api.attributes import Attributes
@@ -30,7 +30,11 @@ class RelationalStream(StreamCore):
     """The methods of `Stream` that Spark executes natively."""
 
     def select(
-        self, *expressions: str, name: str | None = None, attributes: Attributes | None = None
+        self,
+        *expressions: str,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+        **others: Never,
     ) -> Self:
         """Keep or compute exactly these columns: ``"id"``, ``"price * 2 as twice"``, ``"*"``.
 
@@ -42,6 +46,12 @@ class RelationalStream(StreamCore):
                 several records of one in another way than ``explode``.
         """
         name = name or self.graph.free_name("select")
+        if others:
+            checks.refuse(
+                f"operator {name!r}: select takes no {', '.join(others)}=: it emits what it reads, and its "
+                "columns are texts; write a column as 'price * 2 as twice', and flush= or ttl= at an operator with "
+                "state such as aggregate"
+            )
         parsed = parse_selection(self.operator, name, expressions)
         columns = tuple(column for column, _ in parsed)
         checks.require_distinct(name, columns)

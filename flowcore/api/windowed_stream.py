@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from flowcore.api import checks, window_checks
 from flowcore.api.expressions import Expression
@@ -37,6 +37,19 @@ class WindowedStream(Generic[_StreamT]):
     stream: _StreamT
     given_name: str | None
     template: Window
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            private = name.startswith("_") or name in self.__slots__
+            if private or not hasattr(type(self.stream), name):
+                msg = f"{type(self).__name__!r} has no attribute {name!r}"
+                raise AttributeError(msg)
+            msg = (
+                f"operator {self.name!r}: {name} directly after window(...): its windows compute nothing; "
+                "call aggregate(n='count(*)'), reduce, aggregate_with or process on them first"
+            )
+            raise checks.MissingMethodError(msg)
 
     @property
     def name(self) -> str:

@@ -1,10 +1,11 @@
 """A flow is checked while it is declared: each error has the names of operator and column."""
 
+import copy
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -46,6 +47,35 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     ),
     "where-unknown": (lambda g: g.bids.where("prize > 1"), "operator 'where_1'.*'prize'"),
     "with-unknown": (lambda g: g.bids.with_columns(x="prize + 1"), "operator 'with_columns_1'.*'prize'"),
+    "select-flush": (
+        lambda g: g.bids.select("shop", flush=timedelta(seconds=5)),
+        "operator 'select_1': select takes no flush=: .*at an operator with state",
+    ),
+    "select-keyword": (
+        lambda g: g.bids.select(twice="price * 2"),
+        "select takes no twice=: .*'price [*] 2 as twice'",
+    ),
+    "drop-list": (
+        lambda g: g.bids.drop(["shop"]),
+        "drop.* names \\['shop'\\], which is not the text",
+    ),
+    "group-by": (lambda g: g.bids.group_by("shop"), "a stream has no group_by: .* aggregate\\(by='id'"),
+    "window-write": (
+        lambda g: g.bids.window(Tumbling(1), by="shop", time="processing").write("o", KafkaTopic("o")),
+        "operator 'window_1': write directly after window.* call aggregate",
+    ),
+    "sink-text": (
+        lambda g: g.bids.write("out", "top-prices"),
+        "sink 'out': 'top-prices' is not a sink: .*KafkaTopic\\('top-prices'\\)",
+    ),
+    "source-text": (
+        lambda g: g.flow.read("more", "top-prices"),
+        "source 'more': 'top-prices' is not a source: .*KafkaTopic\\('top-prices', schema=",
+    ),
+    "topic-without-schema": (
+        lambda g: g.flow.read("more", KafkaTopic("m")),
+        r"'more': KafkaTopic\('m'\) has no schema",
+    ),
     "with-nothing": (lambda g: g.bids.with_columns(), r"with_columns\(\) makes no column"),
     "with-name": (
         lambda g: g.bids.with_columns(name="upper(shop)"),
@@ -278,6 +308,18 @@ def test_flow_refuses(case: str) -> None:
 
     assert re.search(message, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_flow_has_the_attributes_of_python_objects() -> None:
+    """What is no method elsewhere is missing as in any object."""
+    stream = _Given().bids
+    windows = stream.window(Tumbling(1), by="shop", time="processing")
+
+    assert not hasattr(stream, "group_by")
+    assert not hasattr(stream, "no_such_method")
+    assert not hasattr(windows, "write")
+    assert not hasattr(windows, "no_such_method")
+    assert copy.copy(windows) == windows
 
 
 def test_flow_writes_topics_that_only_seem_its_own() -> None:
