@@ -5,7 +5,6 @@ Each raises `PlanError` with the name of the operator, the sink or the cut.
 
 import posixpath
 from collections.abc import Iterable
-from types import UnionType
 
 from flowcore.api.checks import refuse
 from flowcore.api.connectors import KafkaTopic, Sink, Source
@@ -17,6 +16,7 @@ __all__ = [
     "require_cut",
     "require_deletable",
     "require_for_sink",
+    "require_keyed",
     "require_no_loop",
     "require_own_folder",
     "require_own_topic",
@@ -24,8 +24,10 @@ __all__ = [
     "require_writable",
 ]
 
+_OF_SOURCES = ("start", "until", "event_time", "watermark", "deduplicate", "flushed", "isolation")
 
-def require_connector(kind: str, name: object, connector: object, kinds: UnionType) -> None:
+
+def require_connector(kind: str, name: object, connector: object, kinds: tuple[type, ...]) -> None:
     """Check that a source or a sink is one."""
     if isinstance(connector, kinds):
         return
@@ -63,6 +65,15 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         )
 
 
+def require_keyed(name: str, sink: Sink, key: object) -> None:
+    """Check that the records of a sink have keys."""
+    if not isinstance(sink, KafkaTopic):
+        refuse(
+            f"sink {name!r}: key={key!r}, and rows of files have no key: it would have no effect; leave key= "
+            "out, or write to a KafkaTopic; partition_by= of files makes a folder for each value"
+        )
+
+
 def require_for_sink(name: str, sink: Sink) -> None:
     """Check that a sink declares nothing that only its readers can use."""
     if isinstance(sink, KafkaTopic) and sink.channels is not None:
@@ -76,6 +87,16 @@ def require_for_sink(name: str, sink: Sink) -> None:
             "readers take its records: it would have no effect; pass key= for the Kafka key, and declare "
             "updating_by at the source that reads the topic"
         )
+    # With a schema the topic may be a source, too.
+    if isinstance(sink, KafkaTopic) and sink.schema is None:
+        plain = KafkaTopic(sink.name)
+        given = [each for each in _OF_SOURCES if getattr(sink, each) != getattr(plain, each)]
+        if given:
+            refuse(
+                f"sink {name!r}: {', '.join(f'{each}=' for each in given)} of topic {sink.name!r} counts "
+                "only where a topic is read: it would have no effect; declare it at the source that reads "
+                "the topic"
+            )
 
 
 def require_deletable(

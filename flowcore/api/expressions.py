@@ -29,6 +29,8 @@ _VALUES = (exp.Condition, exp.Alias, exp.Aliases, exp.Star, exp.Interval,
            exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # fmt: skip
 _GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline)
 # Functions of Spark that sqlglot parses as unknown ones; a test compares with the list of Spark.
+_EXPRESSION = re.compile(r"[-+*/%=<>(]")
+"""A sign of an expression where a column is named."""
 _MORE_GENERATORS = re.compile(r"inline_outer|json_tuple|sql_keywords|collations")
 _MORE_AGGREGATES = re.compile(
     r"any|every|some|mean|std|try_sum|try_avg|measure|collect_union|histogram_numeric|count_min_sketch"
@@ -166,8 +168,10 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
         PlanError: A column does not exist; the message names operator, column and the nearest existing
             column.
     """
-    wanted, known = tuple(wanted), {column.lower(): column for column in columns}
-    for name in wanted:
+    given: tuple[object, ...] = tuple(wanted)
+    found: list[str] = []
+    known = {column.lower(): column for column in columns}
+    for name in given:
         if not isinstance(name, str):
             msg = (
                 f"operator {operator!r}: {where} names {name!r}, which is not the text of a column; pass for "
@@ -177,12 +181,15 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, n=1)
             hint = f"did you mean {known[near[0]]!r}?" if near else f"has {', '.join(known.values())}"
+            if _EXPRESSION.search(name):
+                hint = "it is an expression: compute it with with_columns(...) before, and pass that column"
             msg = (
                 f"operator {operator!r}: {where} names the column {name!r}, which its input does "
                 f"not have; {hint}"
             )
             raise PlanError(msg)
-    return tuple(known[name.lower()] for name in wanted)
+        found.append(known[name.lower()])
+    return tuple(found)
 
 
 def is_aggregate(node: exp.Expr) -> bool:

@@ -6,7 +6,7 @@ declared, with the names of operator and column.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self, get_args
 
 from flowcore.api import checks, connector_checks, type_checks, window_checks
 from flowcore.api.attributes import Attributes, collect_declared
@@ -137,7 +137,9 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         is_cut: bool = False,
     ) -> Write:
         node = self.operator
-        connector_checks.require_connector("sink", name, sink, Sink)
+        connector_checks.require_connector("sink", name, sink, get_args(Sink))
+        if key is not None:
+            connector_checks.require_keyed(name, sink, key)
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
         named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
@@ -182,7 +184,7 @@ class Flow(Graph):
                 be computed from it, the form of its elements is not declared, or ``updating_by`` names a
                 column that a Kafka key cannot hold.
         """
-        connector_checks.require_connector("source", name, source, Source)
+        connector_checks.require_connector("source", name, source, get_args(Source))
         if source.schema is None:
             where = getattr(source, "name", None) or getattr(source, "path", "")
             checks.refuse(

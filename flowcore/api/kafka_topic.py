@@ -3,6 +3,7 @@
 Nothing here opens a socket. The default broker is the setting ``kafka.bootstrap.servers``.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -39,6 +40,9 @@ Delivery = Literal["at-least-once", "exactly-once"]
 
 DEDUPLICATE_WITHIN = timedelta(hours=1)
 """For how long the record ids of a topic are kept at least."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What Kafka accepts as the name of a topic."""
 
 RECORD_ID_HEADER = "flowcore-id"
 """The header with a record's id, and the column of a source that reads it."""
@@ -109,7 +113,8 @@ class KafkaTopic:
             registry is asked for the id; ``message`` for Protobuf.
 
     Raises:
-        ConfigurationError: The name is empty, ``start`` is after the end, a time has no zone, the
+        ConfigurationError: Kafka does not accept the name, ``start`` is after the end, an offset or the
+            number of partitions is none, a time has no zone, the
             watermark is not a strategy, headers or channels are set for elements without tags, or a tombstone
             could not have what is declared.
         FormatError: The format is unknown, does not accept the options, or cannot hold a column.
@@ -164,8 +169,7 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
     of_topic = f"of topic {topic.name!r}"
     watermark: object = topic.watermark
     flushed: object = topic.flushed
-    if not topic.name:
-        yield "KafkaTopic name='' names no topic; pass the topic's name"
+    yield from _creation_problems(of_topic, topic)
     if topic.on_error not in ("dead-letter", "fail"):
         yield f"on_error={topic.on_error!r} {of_topic} is not 'dead-letter' or 'fail'"
     yield from _position_problems(of_topic, "start", topic.start)
@@ -173,6 +177,7 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
     yield from _deduplication_problems(of_topic, topic)
     yield from _channel_problems(of_topic, topic)
     yield from _updating_problems(of_topic, topic)
+    yield from _order_problems(of_topic, topic.start, topic.until)
     if topic.until == "earliest":
         yield f"until='earliest' {of_topic} ends before its first record; pass 'latest'"
     if watermark is not None and not isinstance(watermark, WatermarkStrategy):
@@ -196,6 +201,28 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
             f"flushed={flushed!r} {of_topic} is not a time between two flushes of its writer; pass for "
             "instance timedelta(minutes=2), or leave it out"
         )
+
+
+def _creation_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
+    """Why a topic could not be found or created."""
+    name: object = topic.name
+    if name == "":
+        yield "KafkaTopic name='' names no topic; pass the topic's name"
+    elif not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
+        yield (
+            f"KafkaTopic name={name!r} cannot name a topic: Kafka has letters, digits, '.', '_' and '-' in "
+            "names, and at most 249 of them; pass the topic's name"
+        )
+    partitions: object = topic.partitions
+    if partitions is not None and not (_is_count(partitions) and partitions):
+        yield (
+            f"partitions={partitions!r} {of_topic} is not a number of partitions: a missing topic could not "
+            "be created; pass for instance partitions=4, or leave it out"
+        )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _channel_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
@@ -270,10 +297,29 @@ def _deduplication_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
         )
 
 
+def _order_problems(of_topic: str, start: object, until: object) -> Iterator[str]:
+    """Whether reading would end before it begins, as far as both positions can be compared."""
+    shown = f"start={start!r} {of_topic} is after until={until!r}: nothing would be read; exchange them"
+    match start, until:
+        case datetime(), datetime() if start.tzinfo and until.tzinfo and start > until:
+            yield shown
+        case Mapping(), Mapping():
+            both = [(first, until[partition]) for partition, first in start.items() if partition in until]
+            if any(isinstance(last, int) and isinstance(first, int) and first > last for first, last in both):
+                yield shown
+
+
 def _position_problems(of_topic: str, what: str, place: object) -> Iterator[str]:
     match place:
-        case None | "earliest" | "latest" | Mapping():
+        case None | "earliest" | "latest":
             return
+        case Mapping():
+            for partition, offset in place.items():
+                if not (_is_count(partition) and _is_count(offset)):
+                    yield (
+                        f"{what}={dict(place)!r} {of_topic}: {partition!r}: {offset!r} is not a partition "
+                        "and its offset, which are numbers from 0 up; pass for instance {0: 5, 1: 7}"
+                    )
         case datetime() if place.tzinfo is not None:
             return
         case datetime():

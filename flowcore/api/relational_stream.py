@@ -49,8 +49,8 @@ class RelationalStream(StreamCore):
         if others:
             checks.refuse(
                 f"operator {name!r}: select takes no {', '.join(others)}=: it emits what it reads, and its "
-                "columns are texts; write a column as 'price * 2 as twice', and flush= or ttl= at an operator with "
-                "state such as aggregate"
+                "columns are texts; write a column as 'price * 2 as twice', and flush= or ttl= at an "
+                "operator with state such as aggregate"
             )
         parsed = parse_selection(self.operator, name, expressions)
         columns = tuple(column for column, _ in parsed)

@@ -94,13 +94,20 @@ def progress(name: str) -> FlowProgress:
     )
 
 
+def topic(name: str, schema: str | None = SCHEMA) -> KafkaTopic:
+    """A topic with a name that its declaration refuses, as if it were from elsewhere."""
+    made = KafkaTopic("topic", schema=schema)
+    object.__setattr__(made, "name", name)
+    return made
+
+
 def plan(name: str) -> Plan:
     """A plan with the name wherever a declaration takes any text: topics and paths."""
     flow = Flow("wide")
     past = flow.read("past", Parquet(name, schema=SCHEMA))
     usual = past.aggregate(by="shop", usual="avg(price)", name="usual")
-    bids = flow.read("bids", KafkaTopic(name, schema=SCHEMA)).join(usual, on="shop")
-    bids.where("price > 1").map(lambda bid: bid, schema="shop STRING").write("out", KafkaTopic(f"{name}2"))
+    bids = flow.read("bids", topic(name)).join(usual, on="shop")
+    bids.where("price > 1").map(lambda bid: bid, schema="shop STRING").write("out", topic(f"{name}2", None))
     return plan_flow(flow)
 
 
@@ -138,7 +145,7 @@ def of_latency(name: str) -> str:
 
 
 def of_watermarks(name: str) -> str:
-    source = TaggedSource(name, name, KafkaTopic(name, SCHEMA), {("0", name): PartitionWatermark(5)}, 3)
+    source = TaggedSource(name, name, topic(name), {("0", name): PartitionWatermark(5)}, 3)
     return watermarks._as_text(source, [*watermarks._rows(source)])
 
 

@@ -292,6 +292,22 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
         lambda g: g.sales.where("price > 1").write("out", Parquet("./s/")),
         "sink 'out' writes the folder 's', which its source 'sales' reads",
     ),
+    "sink-with-options-of-sources": (
+        lambda g: g.bids.write("out", KafkaTopic("o", event_time="at", until="latest")),
+        "sink 'out': until=, event_time= of topic 'o' counts only where a topic is read",
+    ),
+    "sink-files-with-key": (
+        lambda g: g.bids.write("out", Parquet("o"), key="shop"),
+        "sink 'out': key='shop', and rows of files have no key",
+    ),
+    "sink-deleted-expression": (
+        lambda g: g.best.write("out", KafkaTopic("o"), deleted="best = 0"),
+        r"'out': deleted='best = 0' .* it is an expression: compute it with with_columns\(",
+    ),
+    "order-expression": (
+        lambda g: g.bids.top_n(2, by="shop", order="price * 2 desc"),
+        r"'top_n_1': order=.* 'price \* 2', .* it is an expression: compute it with with_columns\(",
+    ),
     # sources
     "no-schema": (lambda g: g.flow.read("x", Parquet("x")), "operator 'x'.*has no schema"),
     "apply-schema": (lambda g: g.bids.apply(lambda f: f, schema="a INT, A INT"), "names a twice"),
@@ -330,9 +346,12 @@ def test_flow_writes_topics_that_only_seem_its_own() -> None:
     given.bids.write("other_broker", KafkaTopic("bids", servers="other:9092"))
     given.bids.write("not_upstream", KafkaTopic("asks"))
     table.write("again", KafkaTopic("table"))
+    given.bids.select("shop").write(
+        "also_read", KafkaTopic("t", schema="shop STRING", event_time="1", until="latest")
+    )
     given.bids.write("not_read_here", KafkaTopic("trades.dead-letter"))
 
-    assert len(given.flow.sinks) == 4
+    assert len(given.flow.sinks) == 5
 
 
 def test_flow_ignores_the_case_of_columns() -> None:
@@ -416,6 +435,18 @@ def test_flow_source_is_bounded(source: Parquet) -> None:
         ({"until": datetime(2026, 1, 1)}, "until=.*has no time zone"),  # noqa: DTZ001 - the mistake
         ({"start": "beginning"}, "start='beginning' of topic 'bids' is not a position"),
         ({"until": 5}, "until=5 of topic 'bids' is not a position"),
+        ({"name": "my topic!"}, "name='my topic!' cannot name a topic"),
+        ({"name": ".."}, "cannot name a topic"),
+        ({"name": "a" * 250}, "at most 249"),
+        ({"partitions": 0}, "partitions=0 of topic 'bids' is not a number of partitions"),
+        ({"partitions": "4"}, "partitions='4' of topic 'bids' is not"),
+        ({"start": {0: -5}}, "start={0: -5} of topic 'bids': 0: -5 is not a partition and its offset"),
+        ({"until": {"0": "5"}}, "'0': '5' is not a partition and its offset"),
+        (
+            {"start": datetime(2026, 2, 1, tzinfo=UTC), "until": datetime(2026, 1, 1, tzinfo=UTC)},
+            "is after until",
+        ),
+        ({"start": {0: 5, 1: 7}, "until": {0: 5, 1: 6}}, "is after until=.*nothing would be read"),
         ({"on_error": "ignore"}, "on_error='ignore' of topic 'bids'"),
     ],
 )  # fmt: skip
