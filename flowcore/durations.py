@@ -4,7 +4,7 @@ import re
 import time
 from datetime import timedelta
 
-__all__ = ["MILLISECOND", "parse_duration", "read_clock_ms", "show_duration", "show_ms"]
+__all__ = ["MILLISECOND", "parse_duration", "read_clock_ms", "show_duration", "show_given", "show_ms"]
 
 MILLISECOND = timedelta(milliseconds=1)
 _UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -52,3 +52,22 @@ def show_duration(length: timedelta) -> str:
 def show_ms(length_ms: int | None) -> str:
     """The text of a number of milliseconds, as of `show_duration`; None is zero."""
     return show_duration((length_ms or 0) * MILLISECOND)
+
+
+def show_given(value: object) -> str:
+    """What was given as a length of time, for an error; a number or a text with the `timedelta` of it.
+
+    >>> show_given(timedelta(seconds=-5)), show_given("10 s")
+    ('-5 s', "'10 s' (a text: pass timedelta(seconds=10))")
+    """
+    if isinstance(value, timedelta):
+        return show_duration(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value!r} (a number: pass timedelta(seconds={value!r}))"
+    if isinstance(value, str):
+        try:
+            seconds = parse_duration(value).total_seconds()
+        except (ValueError, OverflowError):
+            return f"{value!r} (a text: pass a timedelta)"
+        return f"{value!r} (a text: pass timedelta(seconds={seconds:.12g}))"
+    return repr(value)

@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import NoReturn
 
 from flowcore.api.operators import Operator
-from flowcore.durations import MILLISECOND, show_ms
+from flowcore.durations import MILLISECOND, show_given, show_ms
 from flowcore.errors import PlanError
 
 __all__ = [
@@ -114,8 +114,8 @@ def require_join(
         )
     if ttl is not ...:
         refuse(
-            f"operator {name!r}: ttl={ttl!r}, and {right.name!r} is bounded: its rows are read once, and no "
-            "others come; leave ttl= out"
+            f"operator {name!r}: ttl={show_given(ttl)}, and {right.name!r} is bounded: its rows are read "
+            "once, and no others come; leave ttl= out"
         )
     allowed = ("inner", "left", "semi", "anti") + (("right", "full") if left.bounded else ())
     if how not in allowed:
@@ -202,8 +202,8 @@ def flush_interval_ms(operator: str, flush: timedelta | None) -> int | None:
         return None
     if not isinstance(flush, timedelta) or flush < timedelta(0) or flush % MILLISECOND:
         refuse(
-            f"operator {operator!r}: flush={flush!r} is not a whole number of milliseconds from 0 up: its "
-            "output could not be buffered that long; pass for instance timedelta(minutes=2), or "
+            f"operator {operator!r}: flush={show_given(flush)} is not a whole number of milliseconds from 0 "
+            "up: its output could not be buffered that long; pass for instance timedelta(minutes=2), or "
             "timedelta(0) to buffer nothing"
         )
     return flush // MILLISECOND
@@ -219,8 +219,8 @@ def ttl_ms(operator: str, ttl: timedelta | None) -> int | None:
         return None
     if not isinstance(ttl, timedelta) or ttl < MILLISECOND or ttl % MILLISECOND:
         refuse(
-            f"operator {operator!r}: ttl={ttl!r} is not a positive number of whole milliseconds: state "
-            "would be removed at once; pass for instance timedelta(hours=1)"
+            f"operator {operator!r}: ttl={show_given(ttl)} is not a positive number of whole milliseconds: "
+            "state would be removed at once; pass for instance timedelta(hours=1)"
         )
     return ttl // MILLISECOND
 

@@ -16,7 +16,7 @@ __all__ = [
     "require_cut",
     "require_deletable",
     "require_for_sink",
-    "require_keyed",
+    "require_no_key",
     "require_no_loop",
     "require_own_folder",
     "require_own_topic",
@@ -65,9 +65,9 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         )
 
 
-def require_keyed(name: str, sink: Sink, key: object) -> None:
-    """Check that the records of a sink have keys."""
-    if not isinstance(sink, KafkaTopic):
+def require_no_key(name: str, key: object) -> None:
+    """Check that no key is given for rows of files."""
+    if key is not None:
         refuse(
             f"sink {name!r}: key={key!r}, and rows of files have no key: it would have no effect; leave key= "
             "out, or write to a KafkaTopic; partition_by= of files makes a folder for each value"

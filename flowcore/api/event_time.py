@@ -37,7 +37,7 @@ def event_time_expression(node: Read | WithEventTime) -> Expression | None:
         return node.event_time
     topic = node.topic
     text = topic.event_time if topic else None
-    return None if text is None else parse_row(node, node.name, text)
+    return None if text is None else parse_row(node, node.name, text, where=f"event_time={text!r}")
 
 
 def marker_condition(node: Read | WithEventTime) -> Expression | None:
@@ -77,7 +77,7 @@ def build_event_time(
     text = generator.expression if isinstance(generator, (Punctuated, Periodic)) else None
     found = WithEventTime(
         **fields,
-        event_time=parse_row(node, name, event_time),
+        event_time=parse_row(node, name, event_time, where=f"event_time={event_time!r}"),
         strategy=watermark,
         generator=None if text is None else parse_row(node, name, text),
     )
@@ -142,7 +142,7 @@ def _generator_expression(node: Read | WithEventTime, kind: type[Punctuated | Pe
         return None
     if isinstance(node, WithEventTime):
         return node.generator
-    return parse_row(node, node.name, generator.expression)
+    return parse_row(node, node.name, generator.expression, where=f"watermark={generator.expression!r}")
 
 
 def _require_types(node: Read | WithEventTime, types: Mapping[str, str]) -> None:

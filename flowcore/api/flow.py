@@ -138,8 +138,6 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
     ) -> Write:
         node = self.operator
         connector_checks.require_connector("sink", name, sink, get_args(Sink))
-        if key is not None:
-            connector_checks.require_keyed(name, sink, key)
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
         named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
@@ -155,6 +153,7 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
             check_written(sink, [each for each in node.columns if each != deleted], name, keys)
             type_checks.require_written_types(node, name, sink)
         else:
+            connector_checks.require_no_key(name, key)
             sink = _with_folders(sink, node.columns, name)
         fields = self._fields(name, attributes, key=keys)
         written = Write(**fields, sink=sink, deleted=deleted, is_cut=is_cut)

@@ -11,7 +11,7 @@ from flowcore.api.checks import refuse
 from flowcore.api.operators import Operator
 from flowcore.api.updating_rows import find_origin, replaces_by_key
 from flowcore.api.window_checks import find_missing_watermarks
-from flowcore.durations import MILLISECOND
+from flowcore.durations import MILLISECOND, show_given
 
 __all__ = ["interval_ms", "load_ms", "require_backward", "require_stream_join"]
 
@@ -88,7 +88,8 @@ def interval_ms(name: str, what: str, length: timedelta) -> int:
     """Check a length of time between partners of a join, and convert it to milliseconds."""
     if not isinstance(length, timedelta) or length < timedelta(0) or length % MILLISECOND:
         refuse(
-            f"operator {name!r}: {what}={length!r} is not a whole number of milliseconds from 0 up: it would "
-            "not be known which records are partners; pass for instance timedelta(minutes=5), or timedelta(0)"
+            f"operator {name!r}: {what}={show_given(length)} is not a whole number of milliseconds from 0 "
+            "up: it would not be known which records are partners; pass for instance timedelta(minutes=5), "
+            "or timedelta(0)"
         )
     return length // MILLISECOND

@@ -61,10 +61,10 @@ def parse_columns(node: Operator, name: str, texts: Mapping[str, str]) -> tuple[
     return tuple(pairs)
 
 
-def parse_row(node: Operator, name: str, text: str) -> Expression:
-    """Parse one expression over single rows of ``node``."""
+def parse_row(node: Operator, name: str, text: str, *, where: str | None = None) -> Expression:
+    """Parse one expression over single rows of ``node``; ``where`` is how errors call it."""
     expression = Expression.parse(text, name)
-    _require_row_wise(node, name, text, expression)
+    _require_row_wise(node, name, text, expression, where=where)
     return expression
 
 
@@ -186,10 +186,16 @@ def select_key(node: Operator, expressions: Sequence[tuple[str, Expression]]) ->
 
 
 def _require_row_wise(
-    node: Operator, name: str, text: str, expression: Expression, *, explodes: bool = False
+    node: Operator,
+    name: str,
+    text: str,
+    expression: Expression,
+    *,
+    explodes: bool = False,
+    where: str | None = None,
 ) -> None:
     """Check an expression over single rows; ``explodes``: it may turn one of them into several."""
-    resolve(expression.columns, node.columns, name, f"{text!r}")
+    resolve(expression.columns, node.columns, name, where or f"{text!r}")
     if expression.star:
         refuse(f"operator {name!r}: '*' stands for all columns, and one value is needed here; name a column")
     if expression.windowed and not node.bounded:

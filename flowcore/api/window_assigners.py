@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from flowcore.durations import MILLISECOND
+from flowcore.durations import MILLISECOND, show_given, show_ms
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
 from flowcore.windows import (
@@ -64,7 +64,7 @@ class Tumbling:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        return TumblingWindows(whole_ms("seconds", self.seconds), whole_ms("offset", self.offset))
+        return TumblingWindows(_positive_ms("seconds", self.seconds), whole_ms("offset", self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,14 @@ class Sliding:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        return SlidingWindows(
-            whole_ms("seconds", self.seconds), whole_ms("slide", self.slide), whole_ms("offset", self.offset)
-        )
+        size_ms, slide_ms = _positive_ms("seconds", self.seconds), _positive_ms("slide", self.slide)
+        if slide_ms > size_ms:
+            msg = (
+                f"Sliding: slide={show_ms(slide_ms)} is longer than the windows of {show_ms(size_ms)}: "
+                "records between two windows would be lost; pass a shorter slide, or longer windows"
+            )
+            raise InvalidWindowError(msg)
+        return SlidingWindows(size_ms, slide_ms, whole_ms("offset", self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class Session:
             return DynamicSessionWindows(GapColumn(GAP_COLUMN))
         if callable(self.gap):
             return DynamicSessionWindows(self.gap)
-        return SessionWindows(whole_ms("gap", self.gap))
+        return SessionWindows(_positive_ms("gap", self.gap))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +204,17 @@ def whole_ms(name: str, length: Length) -> int:
         found = None
     if found is None or found % MILLISECOND:
         msg = (
-            f"{name}={length!r} is not a whole number of milliseconds: event time has no smaller unit; pass "
-            "seconds, or for instance timedelta(minutes=5)"
+            f"{name}={show_given(length)} is not a whole number of milliseconds: event time has no smaller "
+            "unit; pass seconds, or for instance timedelta(minutes=5)"
         )
         raise InvalidWindowError(msg)
     return found // MILLISECOND
+
+
+def _positive_ms(name: str, length: Length) -> int:
+    """Convert a length that divides time to milliseconds; errors name it as it was declared."""
+    length_ms = whole_ms(name, length)
+    if length_ms <= 0:
+        msg = f"{name}={length!r} is not above 0: time would not be divided; pass for instance {name}=10"
+        raise InvalidWindowError(msg)
+    return length_ms

@@ -13,7 +13,7 @@ from flowcore.api.functions import require_function
 from flowcore.api.operators import Aggregate, Operator, Read, WithEventTime, find_timed
 from flowcore.api.updating_rows import find_origin
 from flowcore.api.window_assigners import GapColumn
-from flowcore.durations import MILLISECOND
+from flowcore.durations import MILLISECOND, show_given
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
     CountEvictor,
@@ -249,9 +249,9 @@ def deduplication_ms(name: str, within: timedelta | None) -> int | None:
         not isinstance(within, timedelta) or within <= timedelta(0) or within % MILLISECOND
     ):
         refuse(
-            f"operator {name!r}: within={within!r} is not a whole number of milliseconds above 0: it would "
-            "not be known what repeats what; pass for instance timedelta(hours=1), or None to keep every key "
-            "for ever"
+            f"operator {name!r}: within={show_given(within)} is not a whole number of milliseconds above 0: "
+            "it would not be known what repeats what; pass for instance timedelta(hours=1), or None to keep "
+            "every key for ever"
         )
     return None if within is None else within // MILLISECOND
 

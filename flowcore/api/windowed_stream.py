@@ -193,6 +193,14 @@ class WindowedStream(Generic[_StreamT]):
         config = replace(template.config, function=function)
         types = None if schema is None else Schema.parse(schema)
         values = values if types is None else types.names
+        added = {each.lower(): "of by=" for each in template.by}
+        added |= dict.fromkeys(WINDOW_COLUMNS, "of each window")
+        for column in types.names if types is not None else ():
+            if (what := added.get(column.lower())) is not None:
+                checks.refuse(
+                    f"operator {self.name!r}: schema= has the column {column!r}, and windows add the columns "
+                    f"{what} themselves: it would be there twice; leave {column} out of schema"
+                )
         columns = (*template.by, *values, *WINDOW_COLUMNS)
         checks.require_distinct(self.name, columns)
         key = (*template.by, *WINDOW_COLUMNS[:2]) if window_checks.replaces_itself(config) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
-from flowcore.durations import MILLISECOND, show_ms
+from flowcore.durations import MILLISECOND, show_given, show_ms
 from flowcore.errors import ConfigurationError
 
 __all__ = [
@@ -289,8 +289,8 @@ def _require_expression(expression: object, msg: str) -> None:
 def _whole_ms(name: str, length: timedelta) -> int:
     if not isinstance(length, timedelta) or length % MILLISECOND:
         msg = (
-            f"{name}={length!r} is not a number of whole milliseconds: event time has no smaller unit; pass "
-            "for instance timedelta(seconds=4)"
+            f"{name}={show_given(length)} is not a time in whole milliseconds: event time has no smaller "
+            "unit; pass for instance timedelta(seconds=4)"
         )
         raise ConfigurationError(msg)
     return length // MILLISECOND

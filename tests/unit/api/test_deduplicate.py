@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[Stream], Any], str]] = {
     "unknown key": (lambda s: s.deduplicate(by="nothing", within=HOUR), "nothing"),
     "last": (lambda s: s.deduplicate(by="id", within=HOUR, keep="last"), r"keep='last'.*latest\(by="),
     "nothing": (lambda s: s.deduplicate(by="id", within=timedelta(0)), "within=.*above 0.*None to keep"),
-    "number": (lambda s: s.deduplicate(by="id", within=5), "within=5 is not"),
+    "number": (lambda s: s.deduplicate(by="id", within=5), r"within=5 \(a number: pass timedelta"),
     "updating": (
         lambda s: s.aggregate(by="id", n="count(*)").deduplicate(by="id", within=HOUR),
         "replace earlier ones",

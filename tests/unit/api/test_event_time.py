@@ -43,7 +43,7 @@ def test_event_time_is_milliseconds_or_a_timestamp(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("idd", "names the column 'idd', which its input does not have.*did you mean 'id'"),
+        ("idd", "event_time='idd' names the column 'idd', which its input does not have.*did you mean 'id'"),
         ("small", "event_time 'small' is INT: neither BIGINT"),
         ("small * 1000", "is INT: neither BIGINT"),
         ("id / 1000", "is DOUBLE: neither BIGINT"),

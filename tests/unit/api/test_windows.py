@@ -123,6 +123,32 @@ def test_own_assigner_can_be_given() -> None:
         bids_of().window(Tumbling)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: Tumbling(0), "^seconds=0 is not above 0"),
+        (lambda: Tumbling("10 s"), r"^seconds='10 s' \(a text: pass timedelta\(seconds=10\)\) is not"),
+        (lambda: Tumbling("long"), r"^seconds='long' \(a text: pass a timedelta\) is not"),
+        (lambda: Sliding(10, slide=0), "^slide=0 is not above 0"),
+        (lambda: Sliding(10, slide=20), "slide=20 s is longer than the windows of 10 s"),
+        (lambda: Session(gap=-1), "^gap=-1 is not above 0"),
+    ],
+)
+def test_errors_of_windows_name_what_was_declared(declare: Callable[[], object], message: str) -> None:
+    """Lengths are called as in the declaration, and not as in the windows that it makes."""
+    with pytest.raises(InvalidWindowError, match=message):
+        declare()
+
+
+@pytest.mark.parametrize(("column", "whose"), [("Category", "of by="), ("window_end", "of each window")])
+def test_schema_with_a_column_that_windows_add_is_refused(column: str, whose: str) -> None:
+    """A rename would not help: the column is there already."""
+    windows = bids_of().window(Tumbling(10), by="category")
+
+    with pytest.raises(PlanError, match=f"windows add the columns {whose} .* leave {column} out of schema"):
+        windows.process(lambda _, records: records, schema=f"{column} STRING, n INT")
+
+
 def test_late_records_are_a_stream_with_the_columns_of_the_input() -> None:
     per_category = bids_of().window(Tumbling(10), by="category", late="side-output").aggregate(n="count(*)")
 
