@@ -271,8 +271,10 @@ class JoiningStream(KeyedStream):
         join_checks.require_stream_join(
             self.operator, other.operator, name, how, allowed, needs=needs, newest=newest
         )
+        self._require_same_flow(other, name)
+        pairs = resolve_join(self.operator, other.operator, name, on)
+        type_checks.require_same_types(self.operator, other.operator, name, pairs)
         fields = self._pair_fields(other, name, on, how, attributes)
-        type_checks.require_same_types(self.operator, other.operator, name, fields["on"])
         by = tuple(column for column, _ in fields["on"])
         checks.require_distinct(name, by)
         return {**fields, "by": by}

@@ -299,7 +299,7 @@ def _deduplication_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
 
 def _order_problems(of_topic: str, start: object, until: object) -> Iterator[str]:
     """Whether reading would end before it begins, as far as both positions can be compared."""
-    shown = f"start={start!r} {of_topic} is after until={until!r}: nothing would be read; exchange them"
+    shown = f"start={start} {of_topic} is after until={until}: nothing would be read; exchange them"
     match start, until:
         case datetime(), datetime() if start.tzinfo and until.tzinfo and start > until:
             yield shown

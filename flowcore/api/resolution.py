@@ -108,6 +108,13 @@ def resolve_join(
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((column, column) for column in on)
     if not pairs:
         refuse(f"operator {name!r} joins on nothing: every row would meet every row; pass on='column'")
+    compared = next((text for text in on if isinstance(text, str) and "=" in text), None)
+    if compared is not None:
+        one, _, other = (part.strip(" =") for part in compared.partition("="))
+        refuse(
+            f"operator {name!r}: on={compared!r} is an expression, and a join takes columns that are equal: "
+            f"pass on={{{one!r}: {other!r}}}, and other conditions to where(...) after it"
+        )
     mine, theirs = zip(*pairs, strict=True)
     mine = resolve(mine, left.columns, name, f"on={on!r} (left input {left.name!r})")
     theirs = resolve(theirs, right.columns, name, f"on={on!r} (right input {right.name!r})")

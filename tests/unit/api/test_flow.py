@@ -296,6 +296,10 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
         lambda g: g.bids.write("out", KafkaTopic("o", event_time="at", until="latest")),
         "sink 'out': until=, event_time= of topic 'o' counts only where a topic is read",
     ),
+    "join-expression": (
+        lambda g: g.bids.join(g.shops, on="shop = city"),
+        r"on='shop = city' is .*on=\{'shop': 'city'\}",
+    ),
     "sink-files-with-key": (
         lambda g: g.bids.write("out", Parquet("o"), key="shop"),
         "sink 'out': key='shop', and rows of files have no key",
