@@ -89,7 +89,7 @@ def require_for_sink(name: str, sink: Sink) -> None:
         )
     # With a schema the topic may be a source, too.
     if isinstance(sink, KafkaTopic) and sink.schema is None:
-        plain = KafkaTopic(sink.name)
+        plain = KafkaTopic("plain")
         given = [each for each in _OF_SOURCES if getattr(sink, each) != getattr(plain, each)]
         if given:
             refuse(
