@@ -60,26 +60,18 @@ def require_comparable(left: Operator, right: Operator, name: str, pairs: Sequen
     """Check that values of columns joined on can be equal, as far as their types are known.
 
     Raises:
-        PlanError: The columns have types of different families, such as a list and a text.
+        PlanError: One column is a list, a map or a struct, and its partner is not.
     """
     mine, theirs = left.types(), right.types()
     for one, other in pairs:
         types = mine.get(one.lower(), ""), theirs.get(other.lower(), "")
         families = _family(types[0]), _family(types[1])
-        if "" in families or families[0] == families[1]:
-            continue
-        what = (
-            f"operator {name!r}: {one!r} of {left.name!r} is {types[0]} and {other!r} of {right.name!r} is "
-            f"{types[1]}"
-        )
-        if not _NESTED.isdisjoint(families):
-            refuse(
-                f"{what}: no value of one equals one of the other; join on columns of one type, for "
-                "instance an item of the array or to_json(...) of it"
-            )
+        if "" in families or families[0] == families[1] or _NESTED.isdisjoint(families):
+            continue  # Spark casts a single value to the type of another
         refuse(
-            f"{what}: Spark would cast one, and a value that it cannot cast would have no partner; cast it "
-            f"before, for instance {right.name}.with_columns({other}='CAST({other} AS {types[0]})')"
+            f"operator {name!r}: {one!r} of {left.name!r} is {types[0]} and {other!r} of {right.name!r} is "
+            f"{types[1]}: no value of one equals one of the other; join on columns of one type, for "
+            "instance an item of the array or to_json(...) of it"
         )
 
 

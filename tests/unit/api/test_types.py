@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -157,8 +158,8 @@ MIXED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", MIXED)
-def test_union_and_join_of_types_that_do_not_belong_together_are_refused(case: str) -> None:
-    """Spark makes texts of some of them, finds no partners, or fails when it has started."""
+def test_union_of_types_that_do_not_belong_together_is_refused(case: str) -> None:
+    """Spark makes texts of some of them, or fails when it has started. For a join it casts single values."""
     flow = Flow("f")
     left, right = MIXED[case]
     live, more = _rows(flow, "live", f"id {left}"), _rows(flow, "more", f"id {right}")
@@ -166,7 +167,8 @@ def test_union_and_join_of_types_that_do_not_belong_together_are_refused(case: s
 
     with pytest.raises(PlanError, match=r"'it': 'id' is .* in 'live' and .* in 'more': .*CAST\(id AS"):
         live.union(more, name="it")
-    with pytest.raises(PlanError, match=r"operator 'it': 'id' of 'live' is .* and 'key' of 'table' is .*: "):
+    refused = pytest.raises(PlanError, match=r"operator 'it': 'id' of 'live' is .* and 'key' of 'table' is")
+    with refused if case == "list" else nullcontext():
         live.join(table, on={"id": "key"}, name="it")
 
 
