@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flowcore.keyed.key_index import to_python_records
 from flowcore.process.current import Current, ProcessEmissions
 from flowcore.process.function import KeyedProcessFunction, Outputs, ProcessContext
 from flowcore.process.opening import OpenContext
@@ -84,6 +83,8 @@ class ProcessOperator:
         """Process many records: at once if the function takes batches, otherwise one by one."""
         function = self.config.function
         if not function.by_batch():
+            from flowcore.keyed.key_index import to_python_records  # noqa: PLC0415 - declaring needs no NumPy
+
             return self.process(state, map(KeyedRecord, keys, to_python_records(batch), timestamps_ms))
         emissions = self.current.begin(state, timestamps_ms)
         emissions.batches += function.process_batch(keys, batch, self._context) or ()
