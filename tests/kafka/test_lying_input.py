@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from flowcore import Flow, KafkaTopic, Tumbling, monotonous
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Tumbling, monotonous
 from flowcore.kafka.topics import end_offsets
 
 pytestmark = pytest.mark.kafka
@@ -52,6 +53,35 @@ def test_time_that_python_cannot_hold_does_not_stop_a_function(live: Live) -> No
     assert live.values(out) == [{"id": 2, "at": "2026-01-01T00:00:00.000001Z"}]
     (record,) = live.records(bids.dead_letter)
     assert b"field 'at' holds +57861-" in record.headers["flowcore-reason"]
+
+
+class _Shown(KeyedProcessFunction):
+    """Emits what it gets."""
+
+    def process(self, record: Any, context: Any) -> Any:
+        yield {"id": context.key, "at": record["at"]}
+
+
+def test_computed_time_that_python_cannot_hold_does_not_stop_functions(live: Live) -> None:
+    """A dead letter in front of `map`, and null for a process function and as a key, as Spark casts."""
+    bids = live.topic("bids", schema="id BIGINT, seconds BIGINT")
+    out, shown, newest = (live.topic(name) for name in ("out", "shown", "newest"))
+    flow = Flow("f")
+    timed = flow.read("bids", bids).with_columns(at="timestamp_seconds(seconds)")
+    timed.map(dict, schema="id BIGINT, at TIMESTAMP").write("out", out)
+    timed.process(_Shown(), by="id", uses="at", schema="id BIGINT, at TIMESTAMP").write("shown", shown)
+    timed.latest(by="at").select("id", "at").write("newest", newest)
+    live.send(bids, {"id": 1, "seconds": 1_763_776_800_000}, {"id": 2, "seconds": 1_763_776_800})
+
+    live.run(flow)
+
+    good = {"id": 2, "at": "2025-11-22T02:00:00.000000Z"}
+    assert live.values(out) == [good]
+    assert sorted(live.values(shown), key=itemgetter("id")) == [{"id": 1}, good]
+    assert sorted(live.values(newest), key=itemgetter("id"))[1] == good
+    (record,) = live.records(bids.dead_letter)
+    assert record.json == {"id": 1, "seconds": 1_763_776_800_000}
+    assert record.headers["flowcore-reason"] == b"column 'at' is outside the years 1 to 9999"
 
 
 def test_lost_latency_markers_do_not_stop_the_data(live: Live) -> None:

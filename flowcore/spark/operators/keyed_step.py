@@ -25,6 +25,7 @@ from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, R
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keys import canonical_key, key_group_text
+from flowcore.spark.topics.formats.sql_format import within_calendar
 
 __all__ = [
     "Columns", "KeyedStep", "StepMember", "StepOutput", "key_and_passed_columns", "make_buffer",
@@ -156,8 +157,12 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
             sources=sources, shown=tuple(step.shown), places=tuple(context.coordinates)
         )
     schema = branched.frame.schema
+    kinds = {field.name.lower(): field.dataType for field in schema.fields}
     texts = {name: quote(now) for name, now in step.columns.items()}
     texts |= {name: canonical_key(schema, step.columns[name], name) for name in step.keys}
+    for name, text in texts.items():
+        if not name.startswith(PASSED):  # these stay in Arrow
+            texts[name] = within_calendar(text, kinds[step.columns[name].lower()])
     if step.with_coordinates or dead_letters:
         texts |= context.coordinate_texts(step.branch)
     selected = branched.frame.selectExpr(*(f"{text} AS {quote(name)}" for name, text in texts.items()))

@@ -44,9 +44,10 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import quote
+from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.operators.worker_objects import WorkerObject
 from flowcore.spark.topics.arriving_attributes import reads_attributes
+from flowcore.spark.topics.formats.sql_format import outside_calendar
 
 __all__ = [
     "ChainOutlet",
@@ -123,6 +124,8 @@ def apply_chain(
     carried, passing = _carried_and_passing(branched, kept)
     may_fail = branched.has_bad and FAILED_OPERATOR in existing and branch.has_coordinates
     carried += [VALUE, KAFKA_MS] if may_fail and not last else []
+    if may_fail:
+        _set_aside_unreadable(chain.head, branched, branch, inputs)
     needed = list(map(quote, dict.fromkeys([*passing, *inputs.values()])))
     frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))  # without a column rows are lost
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -152,6 +155,32 @@ def apply_chain(
     branched.frame = frame.mapInArrow(run_task.run, _struct(columns))
     branched.shared = has_branches
     return branches
+
+
+def _set_aside_unreadable(
+    head: Operator, branched: BranchedFrame, branch: Branch, inputs: Mapping[str, str]
+) -> None:
+    """Let the records of a branch become dead letters that have a date or time which Python cannot hold."""
+    types = {field.name: field.dataType for field in branched.frame.schema.fields}
+    cases = {
+        name: f"coalesce({outside}, false)"
+        for name, now in inputs.items()
+        if (outside := outside_calendar(quote(now), types[now]))
+    }
+    if not cases:
+        return
+    is_bad = f"{branched.is_in(branch)} AND ({' OR '.join(cases.values())})"
+    reasons = " ".join(
+        f"WHEN {outside} THEN {literal(f'column {name!r} is outside the years 1 to 9999')}"
+        for name, outside in cases.items()
+    )
+    branched.set(
+        {
+            BRANCH: f"CASE WHEN {is_bad} THEN {RowKind.BAD} ELSE {BRANCH} END",
+            BAD_REASON: f"CASE WHEN {is_bad} THEN CASE {reasons} END ELSE {BAD_REASON} END",
+            FAILED_OPERATOR: f"CASE WHEN {is_bad} THEN {literal(head.name)} ELSE {FAILED_OPERATOR} END",
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

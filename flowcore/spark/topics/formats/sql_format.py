@@ -15,7 +15,7 @@ from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = [
     "RECORD", "RawSql", "SqlFormat", "cast_columns", "misfit_text", "outside_calendar", "require_type",
-    "spark_type",
+    "spark_type", "within_calendar",
 ]  # fmt: skip
 
 RECORD = "record"
@@ -104,6 +104,12 @@ def outside_calendar(value: str, kind: T.DataType) -> str | None:
             ]
     found = [f"coalesce({part}, false)" for part in parts if part]
     return f"({' OR '.join(found)})" if found else None
+
+
+def within_calendar(value: str, kind: T.DataType) -> str:
+    """SQL text of a value that Python can hold: null for one with a date or time of other years."""
+    outside = outside_calendar(value, kind)
+    return value if outside is None else f"CASE WHEN NOT coalesce({outside}, false) THEN {value} END"
 
 
 def _any_outside(values: str, kind: T.DataType) -> str | None:
