@@ -54,7 +54,7 @@ class KafkaResource(DeployedResource):
         default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."
     )
     username: str | None = Field(default=None, description="User name, preferably an EnvVar.")
-    password: str | None = Field(default=None, description="The password; always pass an EnvVar.")
+    password: str | None = Field(default=None, repr=False, description="The password; always pass an EnvVar.")
     password_file: str | None = Field(
         default=None, description="File with the password, which is read at each start; instead of password."
     )
@@ -67,7 +67,7 @@ class KafkaResource(DeployedResource):
     )
     key: str | None = Field(default=None, description="PEM file of its private key (PKCS 8).")
     key_password: str | None = Field(
-        default=None, description="Password of an encrypted private key; always pass an EnvVar."
+        default=None, repr=False, description="Password of an encrypted private key; always pass an EnvVar."
     )
     token_url: str | None = Field(
         default=None, description="OAUTHBEARER: where the issuer gives tokens for client credentials."
@@ -185,6 +185,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
 
     def _configured(self, settings: Settings) -> Settings:
         overrides = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
+        refuse_secrets(overrides, (), "the resource field `spark_config`", "everyone who sees Dagster's UI")
         return replace(settings, spark={**settings.spark, **overrides})
 
     def _session(self, settings: Settings, slots: int) -> SparkSession:

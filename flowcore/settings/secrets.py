@@ -18,10 +18,10 @@ FILE_SUFFIX = ".file"
 """``kafka.sasl.password.file`` names a file with the value of ``kafka.sasl.password``."""
 
 SPARK_SECRETS = (
-    "secret|password|passphrase|token|access[.]?key"
+    "secret|password|passphrase|token|[._]pass$|access[._]?key|api[._]?key"
     "|account[.]key|private[.]key|encryption[.]key$|azure[.]sas[.]"
 )
-"""Matches the keys of Spark's secrets: Spark's own default pattern, and keys of object stores."""
+"""Matches the keys of Spark's secrets: Spark's own default pattern, and keys of stores and services."""
 
 # A key that ends with .file or .path only names a place.
 _SPARK_SECRET = re.compile(rf"(?i)spark\..*({SPARK_SECRETS})(?!.*\.(file|path)$)")

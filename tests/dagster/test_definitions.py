@@ -20,7 +20,14 @@ from dagster import (
 )
 
 from flowcore import Flow, KafkaTopic, Parquet
-from flowcore.dagster import FlowcoreResource, KafkaResource, ResultsResource, definitions, flow_assets
+from flowcore.dagster import (
+    FlowcoreResource,
+    KafkaResource,
+    ResultsResource,
+    SparkResource,
+    definitions,
+    flow_assets,
+)
 from flowcore.kafka.broker import free_port
 from flowcore.kafka.security import Security
 from flowcore.settings import Settings
@@ -207,12 +214,16 @@ def test_runs_keep_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         sasl_mechanism="PLAIN", username="ann", password=EnvVar("KAFKA_PASSWORD"),
     )  # fmt: skip
     found = {}
-    for name, flowcore in {
-        "away": FlowcoreResource(kafka=kafka, results=ResultsResource(state_dir=str(tmp_path / "state"))),
-        "shown": FlowcoreResource(more={"kafka.sasl.password": "s3cret"}),
-        "mistyped": FlowcoreResource(more={"kafka.sasl.pasword": "s3cret"}),
-    }.items():
-        defs = definitions(flow_assets(_relay("first", "a", "b")), flowcore=flowcore)
+    away = FlowcoreResource(kafka=kafka, results=ResultsResource(state_dir=str(tmp_path / "state")))
+    for name, flowcore, spark in (
+        ("away", away, {}),
+        ("shown", FlowcoreResource(more={"kafka.sasl.password": "s3cret"}), {}),
+        ("mistyped", FlowcoreResource(more={"kafka.sasl.pasword": "s3cret"}), {}),
+        ("of Spark", FlowcoreResource(), {"spark.authenticate.secret": "s3cret"}),
+    ):
+        defs = definitions(
+            flow_assets(_relay("first", "a", "b")), flowcore=flowcore, spark=SparkResource(spark_config=spark)
+        )
         (tmp_path / name).mkdir()
         with DagsterInstance.local_temp(str(tmp_path / name)) as instance:
             job = defs.resolve_implicit_global_asset_job_def()
@@ -221,6 +232,7 @@ def test_runs_keep_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert "did not answer" in found["away"]
     assert "is a secret" in found["shown"]
+    assert "spark.authenticate.secret is a secret, and is given by the resource" in found["of Spark"]
     assert "does not exist" in found["mistyped"]
     files = [file for file in tmp_path.rglob("*") if file.is_file() and b"s3cret" in file.read_bytes()]
     assert (files, "s3cret" in str(found)) == ([], False)

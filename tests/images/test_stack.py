@@ -112,6 +112,15 @@ def test_only_the_proxy_answers_and_only_with_its_password(stack: Stack) -> None
     assert stack.execute("code", "python", "-c", connect) == "refused\n"
 
 
+def test_only_dagster_reaches_the_code_server(stack: Stack) -> None:
+    """Who reaches it may run anything. The broker shares a network with it, for the runs' sake."""
+    connect = "(exec 3<>/dev/tcp/code/4000) 2>/dev/null && echo reached || echo refused"
+
+    assert stack.execute("kafka", "bash", "-c", connect) == "refused\n"
+    code = "import socket; socket.create_connection(('code', 4000), 5); print('reached')"
+    assert stack.execute("daemon", "python", "-c", code) == "reached\n"
+
+
 def test_broker_takes_each_codec(stack: Stack) -> None:
     """It loads the libraries of snappy and zstd with a root file system that it may not write."""
     ensure_topics(stack.servers, {"codecs": 1})

@@ -20,7 +20,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from flowcore.installation.archive import compiler_options, driver_class_path, driver_options
-from flowcore.installation.jars import jars
+from flowcore.installation.jars import jars, jars_folder
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.run.jvm import redaction, require_encryption, start_jvm
@@ -50,6 +50,7 @@ _RETAINED = {
 _LIVE = {
     # A failing division or cast must not stop a stream; its result is null.
     "spark.sql.ansi.enabled": "false",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Spark's default starts eight processes for each file, to look at links. Both check, then rename.
@@ -116,6 +117,8 @@ def session_config(
         # The JVM listens on loopback, where any user of the machine could send it tasks; it makes the secret.
         return config | loopback | {"spark.authenticate": "true"} | _FORKED | given | redaction(given)
     require_encryption(given, settings)
+    if submitted and jars_folder().is_dir():  # as in the image, whose driver and executors load these
+        jars("connector")
     return config | given | _shipped(given) | redaction(given)
 
 
