@@ -71,7 +71,7 @@ def require_columns(name: object, columns: Sequence[str], expressions: Mapping[s
         columns: The columns of the input.
         expressions: The keywords that make columns.
     """
-    if name is not None and (not _names(name) or name in columns):
+    if name is not None and (not _names(name) or (name in columns and name not in expressions)):
         refuse(
             f"with_columns(name={name!r}) makes no column: name= is the operator's name; for a column called "
             f"name write select('*', '{name} as name')"

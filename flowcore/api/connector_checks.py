@@ -190,12 +190,14 @@ def require_no_loop(node: Operator, operators: Iterable[Operator]) -> None:
             continue
         upstream = source in node.upstream
         if topic is not None and source.topic is not None and source.topic.servers == topic.servers:
-            if upstream and not node.bounded and topic.name == source.topic.name:
+            if upstream and not source.bounded and topic.name == source.topic.name:
                 refuse(
                     f"sink {node.name!r} writes topic {topic.name!r}, which its source {source.name!r} "
                     "reads: each record would be read and written again without end; write another topic"
                 )
-            kept = {source.topic.dead_letter: "dead letters", source.topic.events: "events"}
+            kept = {source.topic.events: "events"}
+            if source.topic.on_error == "dead-letter":
+                kept[source.topic.dead_letter] = "dead letters"
             if topic.name in kept:
                 refuse(
                     f"sink {node.name!r} writes topic {topic.name!r}, where the {kept[topic.name]} of source "

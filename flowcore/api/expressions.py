@@ -37,7 +37,7 @@ _MORE_AGGREGATES = re.compile(
     r"|vector_(sum|avg)|\w+_agg(_\w+)?"
 )
 _NOT_DETERMINISTIC = re.compile(
-    r"\b(rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
+    r"(?<![.`\w])(rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
     r"|reflect|try_reflect|java_method)\b",
     re.IGNORECASE,
 )

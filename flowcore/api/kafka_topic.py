@@ -299,14 +299,17 @@ def _deduplication_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
 
 def _order_problems(of_topic: str, start: object, until: object) -> Iterator[str]:
     """Whether reading would end before it begins, as far as both positions can be compared."""
-    shown = f"start={start} {of_topic} is after until={until}: nothing would be read; exchange them"
     match start, until:
         case datetime(), datetime() if start.tzinfo and until.tzinfo and start > until:
-            yield shown
+            yield f"start={start} {of_topic} is after until={until}: nothing would be read; exchange them"
         case Mapping(), Mapping():
-            both = [(first, until[partition]) for partition, first in start.items() if partition in until]
-            if any(isinstance(last, int) and isinstance(first, int) and first > last for first, last in both):
-                yield shown
+            for partition, first in start.items():
+                last = until.get(partition)
+                if isinstance(first, int) and isinstance(last, int) and first > last:
+                    yield (
+                        f"start={dict(start)} {of_topic} is after until={dict(until)} in partition "
+                        f"{partition}, of which nothing would be read; correct one of them"
+                    )
 
 
 def _position_problems(of_topic: str, what: str, place: object) -> Iterator[str]:

@@ -108,7 +108,10 @@ def resolve_join(
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((column, column) for column in on)
     if not pairs:
         refuse(f"operator {name!r} joins on nothing: every row would meet every row; pass on='column'")
-    compared = next((text for text in on if isinstance(text, str) and "=" in text), None)
+    known = {column.lower() for column in left.columns}
+    compared = next(
+        (each for each in on if isinstance(each, str) and "=" in each and each.lower() not in known), None
+    )
     if compared is not None:
         one, _, other = (part.strip(" =") for part in compared.partition("="))
         refuse(

@@ -103,7 +103,8 @@ def require_crossing(node: Operator, name: str, topic: KafkaTopic, schema: Schem
     for column in schema.columns:
         kind = known.get(column.name.lower(), "")
         as_text = topic.format == "json" and _family(kind) == "time" and column.type == "STRING"
-        if not as_text and _misfits(kind, column.type):
+        as_float = _family(kind) == "number" and column.type in {"FLOAT", "DOUBLE"}
+        if not as_text and not as_float and _misfits(kind, column.type):
             refuse(
                 f"cut {name!r}: {column.name!r} of {node.name!r} is {kind}, and its schema says "
                 f"{column.type}: records with other values would be dead letters; declare "

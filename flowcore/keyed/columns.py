@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from flowcore.errors import NoTimestampError, StateError
-from flowcore.keyed.key_index import Ints
+from flowcore.serializers.python_values import first_row
+
+if TYPE_CHECKING:
+    from flowcore.keyed.key_index import Ints
 
 __all__ = ["KeyColumns", "complete_batch", "concat_batches", "in_parts", "take_rows", "timestamps_of"]
 
@@ -36,7 +39,7 @@ def timestamps_of(
     """
     times = rows.column(column)
     if times.null_count:
-        (row,) = rows.filter(times.is_null()).slice(0, 1).select(list(shown)).to_pylist()
+        row = first_row(rows.filter(times.is_null()).select(list(shown)))
         msg = (
             f"the record with {row!r} has no timestamp: {unknown}; set event_time on its source so that it "
             f"always has one{instead}"
@@ -60,7 +63,8 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         msg = (
             f"{sum(each.num_rows for each in batches):,} rows that belong together have more than 2 GiB in a "
             "column of text or bytes, which Arrow cannot hold; drop or shorten that column before the "
-            "operator, or spread its keys over more key groups (flowcore rescale)"
+            "operator, or read fewer records at once (execution.max-records-per-batch); if it is state, "
+            "spread the keys over more key groups (flowcore rescale)"
         )
         raise StateError(msg)
     return first
@@ -74,11 +78,14 @@ def in_parts(batches: Iterable[pa.RecordBatch], rows: int, size_bytes: int) -> I
         size_bytes: or with so many bytes.
     """
     waiting: list[pa.RecordBatch] = []
+    waiting_rows = waiting_bytes = 0
     for batch in batches:
         waiting.append(batch)
-        if sum(b.num_rows for b in waiting) >= rows or sum(b.nbytes for b in waiting) >= size_bytes:
+        waiting_rows += batch.num_rows
+        waiting_bytes += batch.nbytes
+        if waiting_rows >= rows or waiting_bytes >= size_bytes:
             yield concat_batches(waiting)
-            waiting = []
+            waiting, waiting_rows, waiting_bytes = [], 0, 0
     if waiting:
         yield concat_batches(waiting)
 

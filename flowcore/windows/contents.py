@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from flowcore.keyed.copies import deep_copy
+from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
 
 __all__ = ["Accumulating", "Buffering", "Content", "ContentLogic", "StoredRecord"]
@@ -73,7 +74,7 @@ class Accumulating:
         return "reduced" if isinstance(self.function, WindowReduce) else "accumulator"
 
     def add(self, content: Content, record: StoredRecord, /) -> None:
-        value = deep_copy(record.value)
+        value = record.value if _is_built_in(self.function) else deep_copy(record.value)
         match self.function:
             case WindowReduce(function=function):
                 value = function(content[0].value, value) if content else value
@@ -104,6 +105,13 @@ class Accumulating:
 
 
 ContentLogic = Buffering | Accumulating
+
+
+def _is_built_in(function: WindowFunction) -> bool:
+    """Whether a function changes no records."""
+    return isinstance(function, WindowAggregate) and isinstance(function.function, BuiltIns)
+
+
 """Adds records to contents, merges contents of windows that became one, and reads the function's input."""
 
 

@@ -314,6 +314,8 @@ class _Continuous(_AtEnd):
         first_ms = timestamp_ms if self.time == "event" else context.clock_ms
         if not result.fires and context.state is None and first_ms is not None:
             self._schedule(first_ms - first_ms % self.interval_ms + self.interval_ms, context)
+        elif context.state is not None and not self._has_end(context):
+            self._register(context, context.state)  # an earlier version did not, after the window's end
         return result
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
