@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from flowcore.chains.task import ChainOutput, OpenChain
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
+from flowcore.serializers.python_values import storable
 
 __all__ = ["FailedRows", "OutletRows", "PassingChain"]
 
@@ -159,7 +160,7 @@ class PassingChain(OpenChain):
             if not value.is_valid:
                 raise errors[number]
         columns = {name: rows.column(name) for name in rows.schema.names}
-        columns[failed.reason] = pa.array([str(errors[number]) for number in numbers])
+        columns[failed.reason] = pa.array([storable(str(errors[number])) for number in numbers])
         columns[failed.operator] = pa.array([errors[number].operator for number in numbers], pa.string())
         if self.branch is not None:
             columns[self.branch] = pa.repeat(pa.scalar(failed.branch, pa.int32()), len(numbers))

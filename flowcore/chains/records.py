@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from flowcore.chains.failures import misfit_error
 from flowcore.chains.steps import RecordDict, Step
+from flowcore.serializers.python_values import to_python
 
 __all__ = [
     "Misfit",
@@ -48,7 +49,7 @@ def to_records(batch: pa.RecordBatch) -> list[RecordDict]:
         return [{} for _ in range(batch.num_rows)]
     columns: list[Any] = [
         # Arrow is ten times faster if it need not search for maps.
-        column.to_pylist(maps_as_pydicts="lossy") if _has_maps(column.type) else column.to_pylist()
+        to_python(column, "lossy" if _has_maps(column.type) else None)
         for column in batch.columns
     ]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.errors import FlowcoreError
+from flowcore.serializers.python_values import first_row, storable
 
 __all__ = ["CONTENT", "DEAD_LETTERS", "OPERATOR", "REASON", "DeadLetters", "Failure"]
 
@@ -83,14 +84,15 @@ class DeadLetters:
             contents += parts
             causes += [each] * len(parts)
         found = rows.take(pa.array([each.place for each in causes], pa.int64()))
-        texts = (contents, [str(each.error) for each in causes], [each.operator for each in causes])
+        reasons = [storable(str(each.error)) for each in causes]
+        texts = ([*map(storable, contents)], reasons, [each.operator for each in causes])
         columns = [*(pa.array(each, pa.string()) for each in texts), *map(found.column, self.places)]
         return pa.record_batch(columns, schema=self.schema(rows.schema))
 
     def _contents(self, failure: Failure, rows: pa.RecordBatch) -> Iterator[str]:
         content, place = failure.content, failure.place
         if content is None and place is not None:
-            (content,) = rows.slice(place, 1).select(list(dict.fromkeys(self.shown))).to_pylist()
+            content = first_row(rows.slice(place, 1).select(list(dict.fromkeys(self.shown))))
         if content is None or place is not None or "values" not in content:
             yield _to_json(content)
             return
@@ -112,7 +114,10 @@ def _split(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _to_json(value: Any) -> str:
-    return json.dumps(_displayable(value), ensure_ascii=False)
+    try:
+        return json.dumps(_displayable(value), ensure_ascii=False)
+    except (RecursionError, ValueError):  # nested too deep, or a whole number of thousands of digits
+        return json.dumps(f"a {type(value).__name__} that cannot be shown")
 
 
 def _displayable(value: Any) -> Any:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.keyed.plain import NAN
+from flowcore.serializers.python_values import to_python
 
 __all__ = [
     "Ints",
@@ -137,7 +138,7 @@ def to_python_values(column: pa.Array[Any]) -> list[Any]:
 
     At any depth, times are in `datetime.timezone.utc`, and a map is a dict if its keys can be.
     """
-    values: list[Any] = column.to_pylist()
+    values = to_python(column)
     convert = _converter(column.type)
     return values if convert is None else list(map(convert, values))
 

@@ -13,7 +13,7 @@ from flowcore.errors import FlowcoreError, FunctionError
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 
 _SHOWN_CHARACTERS = 200
-_MISFIT = (pa.ArrowException, KeyError, TypeError, OverflowError)
+_MISFIT = (pa.ArrowException, AttributeError, KeyError, TypeError, OverflowError, ValueError)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import ORDINAL, RESULTS, TIMESTAMP
 from flowcore.keyed.user_code import build_columns, number_repeats
 from flowcore.process.current import ProcessEmissions, ProcessResult
+from flowcore.serializers.python_values import first_row
 
 __all__ = ["NTH", "TIMER", "Downstream", "ProcessOutputs", "RowBuilder", "side_output_name"]
 
@@ -264,8 +265,7 @@ class RowBuilder:
 def _record(inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch, number: int) -> Mapping[str, Any]:
     if not isinstance(inputs, pa.RecordBatch):
         return inputs[number]
-    (record,) = inputs.slice(number, 1).to_pylist()
-    return record
+    return first_row(inputs.slice(number, 1))
 
 
 def _number_by_input(numbers: Sequence[int]) -> pa.Array[Any]:

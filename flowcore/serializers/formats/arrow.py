@@ -60,7 +60,10 @@ class ValueArrowFormat:
         return pa.array(found, self.rows)
 
     def encode(self, rows: Any) -> Any:
-        pairs = [self._bytes(row) for row in rows.to_pylist()]
+        try:
+            pairs = [self._bytes(row) for row in rows.to_pylist()]
+        except (OverflowError, UnicodeDecodeError):  # of some row: Python cannot hold a value of it
+            pairs = [self._bytes_of(rows.slice(place, 1)) for place in range(len(rows))]
         values = pa.array([value for value, _ in pairs], pa.binary())
         errors = pa.array([error for _, error in pairs], pa.string())
         return pa.StructArray.from_arrays([values, errors], names=["value", "error"])
@@ -80,6 +83,13 @@ class ValueArrowFormat:
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
             return False
         return True
+
+    def _bytes_of(self, one: Any) -> tuple[bytes | None, str | None]:
+        try:
+            (row,) = one.to_pylist()
+            return self._bytes(row)
+        except (OverflowError, UnicodeDecodeError) as error:
+            return None, f"{type(error).__name__}: {error}"
 
     def _bytes(self, row: dict[str, Any]) -> tuple[bytes | None, str | None]:
         try:

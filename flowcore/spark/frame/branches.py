@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import literal, quote, saturate_times
 
 __all__ = ["Branch", "BranchedFrame", "OpenBranches"]
 
@@ -45,7 +45,7 @@ class Branch:
     def expression(self, expression: Expression) -> str:
         """An expression over its columns."""
         # On a line of its own, since the user's text may end with a comment.
-        return f"({expression.rename(self.physical_names)}\n)"
+        return f"({saturate_times(expression.rename(self.physical_names))}\n)"
 
     @property
     def physical_names(self) -> dict[str, str]:

@@ -25,6 +25,7 @@ from flowcore.spark.frame.sql import json_object, literal
 __all__ = ["RecordIds", "id_after_writer", "key_text"]
 
 _DIGEST_BYTES = 16
+_LONGEST_KEY = 200  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,14 @@ class RecordIds:
 
 
 def key_text(columns: Mapping[str, str]) -> str:
-    """The key of a result as JSON text; the columns are SQL text by name."""
-    return json_object(columns) if columns else "'{}'"
+    """The key of a result as JSON text, or a digest of a long one; the columns are SQL text by name.
+
+    It is in a header, and headers count for the size of a message.
+    """
+    if not columns:
+        return "'{}'"
+    text = json_object(columns)
+    return f"CASE WHEN octet_length({text}) > {_LONGEST_KEY} THEN sha2({text}, 256) ELSE {text} END"
 
 
 def id_after_writer(record_id: str) -> str:

@@ -4,10 +4,16 @@ Live queries are built from text: a whole projection is one call into the JVM, w
 functions need several calls for each function.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-__all__ = ["BATCH_CLOCK_MS", "displayable_timestamp", "json_object", "literal", "quote", "struct"]
+import sqlglot
 
+__all__ = [
+    "BATCH_CLOCK_MS", "displayable_timestamp", "json_object", "literal", "quote", "saturate_times", "struct",
+]  # fmt: skip
+
+_LARGEST = {"timestamp_seconds": 9_223_372_036_854, "timestamp_millis": 9_223_372_036_854_775}
+"""By function, the largest number whose microseconds have 64 bits; Spark raises for a larger one."""
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
 """The years 1 to 9999, whose times Spark can show; 64-bit milliseconds go far beyond them."""
 
@@ -57,3 +63,41 @@ def displayable_timestamp(time_ms: str) -> str:
     """A TIMESTAMP of milliseconds, null if Spark cannot show it."""
     least, most = _TIMES_SHOWN
     return f"CASE WHEN {time_ms} BETWEEN {least} AND {most} THEN timestamp_millis({time_ms}) END"
+
+
+def saturate_times(text: str) -> str:
+    """An expression whose times from numbers do not fail: a number that is too large is the largest one.
+
+    >>> saturate_times("timestamp_millis(`at`)")
+    'timestamp_millis(CASE WHEN (`at`) > 9223372036854775 THEN 9223372036854775 WHEN (`at`) < \
+-9223372036854775 THEN -9223372036854775 ELSE `at` END)'
+    """
+    if not any(name in text.lower() for name in _LARGEST):
+        return text
+    tokens = sqlglot.tokenize(text, dialect="spark")
+    for number, token in enumerate(tokens[:-1]):
+        most = _LARGEST.get(token.text.lower())
+        if most is None or tokens[number + 1].text != "(" or text[token.start] == "`":
+            continue
+        start = tokens[number + 1].end + 1
+        end = _closing(tokens[number + 2 :])
+        if end is not None:
+            argument = saturate_times(text[start:end])
+            saturated = (
+                f"CASE WHEN ({argument}) > {most} THEN {most} WHEN ({argument}) < -{most} THEN -{most} "
+                f"ELSE {argument} END"
+            )
+            return f"{text[:start]}{saturated}{saturate_times(text[end:])}"
+    return text
+
+
+def _closing(tokens: Sequence[sqlglot.Token]) -> int | None:
+    """Where the bracket closes that was opened before the tokens."""
+    depth = 1
+    for token in tokens:
+        depth += (
+            {"(": 1, ")": -1}.get(token.text, 0) if token.token_type.name in ("L_PAREN", "R_PAREN") else 0
+        )
+        if depth == 0:
+            return token.start
+    return None

@@ -160,9 +160,8 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
     kinds = {field.name.lower(): field.dataType for field in schema.fields}
     texts = {name: quote(now) for name, now in step.columns.items()}
     texts |= {name: canonical_key(schema, step.columns[name], name) for name in step.keys}
-    for name, text in texts.items():
-        if not name.startswith(PASSED):  # these stay in Arrow
-            texts[name] = within_calendar(text, kinds[step.columns[name].lower()])
+    for name in step.keys:  # in Spark as in Python
+        texts[name] = within_calendar(texts[name], kinds[step.columns[name].lower()])
     if step.with_coordinates or dead_letters:
         texts |= context.coordinate_texts(step.branch)
     selected = branched.frame.selectExpr(*(f"{text} AS {quote(name)}" for name, text in texts.items()))

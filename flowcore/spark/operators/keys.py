@@ -16,6 +16,8 @@ _KEYS = (
 def canonical_key(schema: T.StructType, column: str, name: str) -> str:
     """SQL text that is identical for keys that Spark groups together: 0.0 for -0.0, and a single NaN.
 
+    A text has U+FFFD for bytes that are not UTF-8, as in Python.
+
     So two keys are equal, or not, in Spark, in Python, and when read back from state.
 
     The key is a ``column`` of the schema, and has the user's ``name`` in errors.
@@ -51,17 +53,20 @@ def _canonical(kind: T.DataType, text: str) -> str:
             name = kind.simpleString()
             nan, zero = f"CAST('NaN' AS {name})", f"CAST(0 AS {name})"
             return f"CASE WHEN isnan({text}) THEN {nan} WHEN {text} = 0 THEN {zero} ELSE {text} END"
-        case T.StructType(fields=fields) if _has_floats(kind):
+        case T.StructType(fields=fields) if _has_forms(kind):
             parts = (
                 f"{literal(field.name)}, {_canonical(field.dataType, f'{text}.{quote(field.name)}')}"
                 for field in fields
             )
             return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+        case T.StringType():
+            return f"make_valid_utf8({text})"  # as Python has it
         case _:
             return text
 
 
-def _has_floats(kind: T.DataType) -> bool:
+def _has_forms(kind: T.DataType) -> bool:
+    """Whether a value of a type may have another form."""
     if isinstance(kind, T.StructType):
-        return any(_has_floats(field.dataType) for field in kind.fields)
-    return isinstance(kind, (T.DoubleType, T.FloatType))
+        return any(_has_forms(field.dataType) for field in kind.fields)
+    return isinstance(kind, (T.DoubleType, T.FloatType, T.StringType))

@@ -136,7 +136,8 @@ class Incoming:
         if self.place is not None:
             added.append(f"{id_after_writer(f'CAST({_header(RECORD_ID_HEADER)} AS STRING)')} AS {RECORD_ID}")
         if self.topic.deduplicate:
-            added.append(f"CAST({_header(RECORD_ID_HEADER)} AS STRING) AS {_SENT_ID}")
+            sent_id = f"CAST({_header(RECORD_ID_HEADER)} AS STRING)"
+            added.append(f"CASE WHEN is_valid_utf8({sent_id}) THEN {sent_id} END AS {_SENT_ID}")
         if (row_key := self._row_key) is not None:
             added += ["key", row_key.parse()]
         register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -305,6 +305,28 @@ def test_dead_letter_has_the_input_and_its_coordinates() -> None:
         "@operator": "watch", "source": None, "partition": None, "offset": None,
     }  # fmt: skip
     assert json.loads(of_clock["@content"]) == {"key": {"user": "a"}, "clock": "clock", "time_ms": 8}
+
+
+class Surrogates(KeyedProcessFunction):
+    """Emits half of an emoji, or raises it."""
+
+    def process(self, record: Mapping[str, Any], _context: Any) -> Iterator[Mapping[str, Any]]:
+        half = "\ud83d"
+        if record["do"] == "raise":
+            raise ValueError(half)
+        yield {"seen": half if record["do"] == "emit" else record["do"]}
+
+
+def test_text_that_is_no_unicode_stops_nothing() -> None:
+    """Neither in what a function emits nor in an error; only Python can hold half of a pair."""
+    rows = [row("a", 1, do, number) for number, do in enumerate(["raise", "emit", "good"])]
+
+    stepped = runtime(processes(Surrogates())).step(0, packed(rows), 0, MemoryStore(), StateCache())
+
+    assert [text for _, text, _ in seen(stepped)] == ["good"]
+    raised, emitted = left(stepped)
+    assert raised["@reason"].startswith("operator 'watch': its function raised ValueError: \\ud83d for key")
+    assert "UnicodeEncodeError" in emitted["@reason"]
 
 
 def test_failure_stops_the_query_for_sources_with_on_error_fail() -> None:

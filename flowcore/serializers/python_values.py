@@ -1,0 +1,113 @@
+"""Arrow columns as Python values, also where a column has values that Python cannot hold.
+
+Spark computes dates and times outside the years 1 to 9999, and texts of any bytes, which must stop no query.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+
+__all__ = ["first_row", "storable", "to_python"]
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+
+
+def to_python(column: pa.Array[Any], maps: Literal["lossy", "strict"] | None = None) -> list[Any]:
+    """The values of a column, as `pyarrow.Array.to_pylist` gives them.
+
+    A date or time that Python cannot hold is None. What is not UTF-8 in a text is U+FFFD.
+
+    Args:
+        maps: A map is a dict, as with ``maps_as_pydicts``; None for a list of pairs.
+    """
+    found: Any = column
+    try:
+        return list(found.to_pylist(maps_as_pydicts=maps) if maps else found.to_pylist())
+    except (OverflowError, UnicodeDecodeError):
+        stored: Any = column.cast(_stored(column.type))
+        return list(map(_converter(column.type), stored.to_pylist(maps_as_pydicts=maps)))
+
+
+def first_row(rows: pa.RecordBatch) -> dict[str, Any]:
+    """The first row as a dict, by `to_python`."""
+    return {
+        name: to_python(column.slice(0, 1))[0]
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    }
+
+
+def storable(text: str) -> str:
+    r"""A text that can be written as UTF-8: what Python alone can hold is escaped.
+
+    >>> storable("a\ud83d")
+    'a\\ud83d'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """A type of the same values that Python can hold."""
+    match kind:
+        case pa.TimestampType():
+            return pa.int64()
+        case pa.StructType():
+            return pa.struct([pa.field(field.name, _stored(field.type)) for field in kind])
+        case pa.ListType():
+            return pa.list_(_stored(kind.value_type))
+        case pa.MapType():
+            return pa.map_(_stored(kind.key_type), _stored(kind.item_type))
+    others: Mapping[pa.DataType, pa.DataType] = {
+        pa.date32(): pa.int32(), pa.string(): pa.binary(), pa.large_string(): pa.large_binary(),
+    }  # fmt: skip
+    return others.get(kind, kind)
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Converts a value that is not None from the stored type of a type; a None stays."""
+    convert = _known_converter(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def _known_converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    match kind:
+        case pa.TimestampType():
+            return lambda value: _to_time(value, kind)
+        case pa.StructType():
+            fields = {field.name: _converter(field.type) for field in kind}
+            return lambda value: {name: convert(value[name]) for name, convert in fields.items()}
+        case pa.ListType():
+            item = _converter(kind.value_type)
+            return lambda value: list(map(item, value))
+        case pa.MapType():
+            key, item = _converter(kind.key_type), _converter(kind.item_type)
+            return lambda value: (
+                {key(one): item(each) for one, each in value.items()}
+                if isinstance(value, dict)
+                else [(key(one), item(each)) for one, each in value]
+            )
+    if kind == pa.date32():
+        return _to_date
+    if kind in (pa.string(), pa.large_string()):
+        return lambda value: value.decode("utf-8", "replace")
+    return lambda value: value
+
+
+def _to_time(value: int, kind: pa.TimestampType[Any, Any]) -> dt.datetime | None:
+    epoch = dt.datetime(1970, 1, 1, tzinfo=None if kind.tz is None else dt.UTC)
+    seconds, parts = divmod(value, _PER_SECOND[kind.unit])
+    try:
+        return epoch + dt.timedelta(seconds=seconds, microseconds=parts * 1_000_000 // _PER_SECOND[kind.unit])
+    except OverflowError:
+        return None
+
+
+def _to_date(value: int) -> dt.date | None:
+    try:
+        return dt.date.fromordinal(_EPOCH_DAY + value)
+    except (ValueError, OverflowError):
+        return None
