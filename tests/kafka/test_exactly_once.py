@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -20,7 +20,7 @@ from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from tests.kafka.committed_reader import CommittedReader
 from tests.kafka.driver import driver_settings, run_to_failpoint
-from tests.waiting import run_until
+from tests.waiting import run_until, wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -151,9 +151,17 @@ def _forget_entries(live: Live, out: KafkaTopic, slot: int) -> None:
     policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
     changed = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[policy])
     place = TopicPartition(topic, slot, end_offsets(live.servers, topic)[slot])
-    for calls in (admin.incremental_alter_configs([changed]), admin.delete_records([place])):
-        for future in calls.values():
-            future.result(60)
+    for future in admin.incremental_alter_configs([changed]).values():
+        future.result(60)
+
+    def are_removed() -> bool:
+        (removed,) = admin.delete_records([place]).values()
+        error = removed.exception(60)
+        if error is None or error.args[0].code() == KafkaError.POLICY_VIOLATION:
+            return error is None  # the leader may not know the new policy yet
+        raise error
+
+    wait_until(are_removed, "the entries are removed")
 
 
 def test_flow_whose_state_is_gone_does_not_write_again(live: Live) -> None:
