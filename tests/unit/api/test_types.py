@@ -191,7 +191,7 @@ def test_types_that_spark_unites_are_accepted(left: str, right: str) -> None:
 @pytest.mark.parametrize(
     ("declared", "kind"),
     [("id INT", "BIGINT"), ("id BOOLEAN", "BIGINT"), ("id STRING", "BIGINT"), ("id ARRAY<INT>", "BIGINT"),
-     ("id TIMESTAMP", "STRING"), ("id DOUBLE", "BIGINT")],
+     ("id TIMESTAMP", "STRING")],
 )  # fmt: skip
 def test_a_cut_whose_schema_does_not_take_each_value_is_refused(declared: str, kind: str) -> None:
     """Other values would be dead letters of the next query."""
@@ -203,7 +203,7 @@ def test_a_cut_whose_schema_does_not_take_each_value_is_refused(declared: str, k
 
 @pytest.mark.parametrize(
     ("declared", "kind"),
-    [("id BIGINT", "INT"), ("id DOUBLE", "INT"), ("id BIGINT", "BIGINT"), ("id STRING", "TIMESTAMP")],
+    [("id BIGINT", "INT"), ("id DOUBLE", "BIGINT"), ("id BIGINT", "BIGINT"), ("id STRING", "TIMESTAMP")],
 )
 def test_a_cut_whose_schema_takes_each_value_is_accepted(declared: str, kind: str) -> None:
     """A wider type does, and the text of a time."""
