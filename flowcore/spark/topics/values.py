@@ -119,11 +119,25 @@ def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame)
     else:
         typed = _typed_columns(topic, columns, frame)
     value, reason = sql_format.write(typed), sql_format.unwritable(typed)
+    what = literal(f"cannot be written as {topic.format}: ")
+    if topic.format == "json":
+        reason = _unreadable_times(typed, frame)
+        return value, reason and f"concat({what}, {reason})"
     if reason is None:
         return value, None
-    what = literal(f"cannot be written as {topic.format}: ")
     instead = JsonSql().write(columns)
     return f"CASE WHEN {reason} IS NULL THEN {value} ELSE {instead} END", f"concat({what}, {reason})"
+
+
+def _unreadable_times(columns: Mapping[str, str], frame: DataFrame) -> str | None:
+    """Which column has a date or time that no reader of JSON takes; None if no column has one."""
+    kinds = {quote(field.name): field.dataType for field in frame.schema.fields}
+    cases = [
+        f"WHEN {outside} THEN {literal(f'column {name!r} is outside the years 1 to 9999')}"
+        for name, text in columns.items()
+        if text in kinds and (outside := outside_calendar(text, kinds[text]))
+    ]
+    return f"CASE {' '.join(cases)} END" if cases else None
 
 
 def _typed_columns(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> dict[str, str]:
