@@ -241,7 +241,7 @@ MISTAKES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
         "'aggregate_1' cannot be compiled: .*price",
     ),
     "union-types": (
-        lambda g: g.places.union(g.shops.select("array(1) as shop", "city")),
+        lambda g: g.places.union(g.shops.select("coalesce(array(1)) as shop", "city")),
         "'union_1' cannot be compiled: ",
     ),
     "field": (lambda g: g.sales.select("price.amount"), "'select_3' cannot be compiled: .*price"),
