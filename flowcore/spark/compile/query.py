@@ -329,10 +329,10 @@ def _require_single_partner(node: Join, result: DataFrame) -> None:
 
 def _has_ordinals(query: LiveQuery, joined: Joined) -> bool:
     """Whether one record may become several."""
-    if any(node.repeats_records or isinstance(node, MapBatches) for node in query.operators):
-        return True
     if query.keeps_key_groups:
         return stores_ordinals(query)
+    if any(node.repeats_records or isinstance(node, MapBatches) for node in query.operators):
+        return True
     return any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values())
 
 

@@ -83,7 +83,7 @@ class JsonSql:
         return found
 
     def unwritable(self, columns: Mapping[str, str]) -> None:
-        """Every value can be written."""
+        """Every value can be written; times that no reader takes are known by the columns' types only."""
 
     def write(self, columns: Mapping[str, str]) -> str:
         """One object; null fields are left out."""
