@@ -2,7 +2,8 @@
 
 ``python -m pytest -p tests.streams --claims FOLDER PATHS...`` runs the files that no other stream has claimed
 in that empty folder. All streams have the same arguments. They take files in the order of the arguments, each
-the next one when its own ends, so they end at about the same time.
+the next one when its own ends, so they end at about the same time. One with ``--begin FOLDER`` takes those of
+the folder first.
 
 The ids of the tests that failed are appended to `FAILED` in that folder, one in a line.
 """
@@ -20,8 +21,9 @@ FAILED = "failed"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the folder that the streams share."""
+    """Add the options for the folder that the streams share, and for where this one begins."""
     parser.addoption("--claims", type=Path, required=True, help="Folder in which streams claim files.")
+    parser.addoption("--begin", type=Path, help="Folder whose files this stream takes first.")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,9 +62,10 @@ def _claim(session: pytest.Session) -> Iterator[pytest.Item]:
     for item in session.items:
         files.setdefault(item.path, []).append(item)
     folder: Path = session.config.option.claims
-    for file, items in files.items():
+    begin: Path | None = session.config.option.begin
+    for file in sorted(files, key=lambda file: begin is not None and begin.absolute() not in file.parents):
         try:
             (folder / str(file).replace("/", ".")).touch(exist_ok=False)
         except FileExistsError:
             continue
-        yield from items
+        yield from files[file]

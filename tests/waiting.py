@@ -13,7 +13,7 @@ __all__ = ["LONGEST_S", "run_until", "wait_until"]
 
 LONGEST_S = 400.0
 """No test takes as long, even beside others on a slow machine."""
-_POLL_S = 0.05
+_POLL_S = 0.1
 
 
 def wait_until(

@@ -274,6 +274,7 @@ def long_history(auctions: Any) -> Iterator[None]:
     write_history(NexmarkConfig(), auctions.events, auctions.data / "history")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("long_history")
 def test_terminated_stage_leaves_nothing(ui: Ui, history: str) -> None:
     """A stage that is ended while Spark writes leaves no JVM, no files and the earlier result."""

@@ -66,6 +66,7 @@ def test_watermarks_wait_for_partitions_that_are_added_while_a_flow_runs(live: L
     assert [one.reason for one in last.switches] == [f"topic {sales.name!r} has 2 partitions now"]
 
 
+@pytest.mark.thorough
 def test_windows_wait_for_partitions_that_were_added_between_two_runs(live: Live) -> None:
     """The state of the windows knows one partition; the next run has two."""
     sales = live.topic("sales", schema=SALE, event_time="at", watermark=monotonous())

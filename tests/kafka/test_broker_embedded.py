@@ -85,6 +85,7 @@ def _program(folder: Path, *command: str) -> Iterator["subprocess.Popen[str]"]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_embedded_broker_carries_records_and_cleans_up() -> None:
     """A produced record is consumed; temporary folder and Java process are gone at the end."""
     values = [b"%d" % number for number in range(1000)]

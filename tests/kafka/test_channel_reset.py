@@ -20,6 +20,7 @@ from flowcore.errors import ConfigurationError, PlanError, StateError
 from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
+from tests.sampling import sample
 from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
@@ -29,7 +30,7 @@ TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 GONE = "gone/query"
 
 
-@pytest.fixture(params=[True, False], ids=["tagged-sink", "key-groups-only"])
+@pytest.fixture(params=sample([True, False], True), ids=["tagged-sink", "key-groups-only"])
 def flow(request: pytest.FixtureRequest, live: Live, monkeypatch: pytest.MonkeyPatch) -> Flow:
     """A flow of windows, as a user's module; with a plain sink the driver keeps no watermarks."""
     source = live.topic("bids", schema="id BIGINT", elements="tagged")
@@ -117,7 +118,7 @@ def test_channel_that_is_reset_holds_event_time_no_more_until_its_writer_is_acti
     assert _counted(live, flow) == 1
 
 
-@pytest.mark.parametrize("has_state", [True, False], ids=["key-groups", "driver"])
+@pytest.mark.parametrize("has_state", sample([True, False], True), ids=["key-groups", "driver"])
 def test_silent_channel_expires_while_others_send(live: Live, has_state: bool) -> None:
     """The window fires, or the sink gets the watermark, with `watermark.channel-expiry`."""
     live.settings = replace(live.settings, channel_expiry=timedelta(seconds=2))

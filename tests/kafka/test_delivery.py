@@ -1,5 +1,6 @@
 """Every record is delivered, has an id that is unique, and is never lost, however a run ends."""
 
+import itertools
 import json
 import shutil
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ import pytest
 
 from flowcore import Flow, Json, KafkaTopic, Parquet
 from flowcore.errors import BrokerError, FlowcoreError, PlanError, RunError, StateError
+from tests.sampling import sample
 from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.kafka
@@ -163,7 +165,7 @@ def test_fail_names_the_record(live: Live, capfd: pytest.CaptureFixture[str]) ->
     assert "\tat " not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("mode", ["realtime", "micro-batch"])
+@pytest.mark.parametrize("mode", sample(["realtime", "micro-batch"], "realtime"))
 def test_failing_query_reports_its_reason_and_stops_the_others(live: Live, mode: Any) -> None:
     """An error in one query ends the run with a one-line message."""
     bids, out, sums = live.topic("bids", schema=BID), live.topic("out"), live.topic("sums")
@@ -254,8 +256,10 @@ def test_live_file_sink_appends_each_slice(live: Live, tmp_path: Path) -> None:
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad", b"bad"]
 
 
-@pytest.mark.parametrize("bounded", [True, False], ids=["bounded", "live"])
-@pytest.mark.parametrize("kind", [Parquet, Json], ids=["parquet", "json"])
+@pytest.mark.parametrize(
+    ("kind", "bounded"),
+    sample(itertools.product([Parquet, Json], [True, False]), (Json, True), (Parquet, False)),
+)
 def test_files_are_in_folders_by_columns(live: Live, tmp_path: Path, kind: Any, bounded: bool) -> None:
     """The columns of the folders are not in the files, and a reader of the sink gets them back."""
     bids = live.topic("bids", schema=BID, until="latest" if bounded else None)

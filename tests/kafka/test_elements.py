@@ -15,6 +15,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import JsonFormat
+from tests.sampling import sample
 
 pytestmark = pytest.mark.kafka
 
@@ -37,7 +38,7 @@ def _elements(live: Live, topic: KafkaTopic, most: int | None = None) -> dict[in
     return found
 
 
-@pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
+@pytest.mark.parametrize("headers", sample([False, True], False), ids=["in-front-of-the-value", "in-headers"])
 def test_timestamps_and_watermarks_survive_two_flows(live: Live, headers: bool) -> None:
     """The first flow sets timestamps and watermarks, the second passes them on, and a reader finds both."""
     sales = live.topic(
@@ -102,6 +103,7 @@ class _Latest(RichFunction):
         return sale
 
 
+@pytest.mark.thorough
 def test_watermark_of_a_slice_follows_its_buffered_results(live: Live) -> None:
     """A slice emits buffered results after its last batch, followed by one watermark."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=4), live.spark)
@@ -206,7 +208,7 @@ def test_malformed_element_header_is_a_dead_letter(live: Live) -> None:
     assert offsets == [*range(len(good), len(good) + len(bad))]
 
 
-@pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
+@pytest.mark.parametrize("headers", sample([False, True], False), ids=["in-front-of-the-value", "in-headers"])
 def test_topic_of_elements_is_read_and_written_as_a_table(live: Live, headers: bool) -> None:
     """Rows have no timestamp, watermarks are not rows, and an invalid element is a dead letter."""
     sales = live.topic(
@@ -267,6 +269,7 @@ def test_aggregate_has_the_timestamp_of_its_newest_record(live: Live) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_value_only_drops_the_timestamp_from_plan_and_shuffle(live: Live) -> None:
     """The shuffle of a flow carries timestamps with tagged elements but not with value-only elements."""
     sales = live.topic("sales", schema=SALE)

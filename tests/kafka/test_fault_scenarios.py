@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.sampling import sample
+
 if TYPE_CHECKING:
     from tests.kafka.conftest import Live
 
@@ -27,7 +29,10 @@ def _benchmark() -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["kill-between-slots", "retention-passed", "aborted-transactions"])
+@pytest.mark.parametrize(
+    "name",
+    sample(["kill-between-slots", "retention-passed", "aborted-transactions"], "kill-between-slots"),
+)
 def test_fault_leaves_the_output_complete(name: str, live: Live, tmp_path: Path) -> None:
     """Nothing is lost, doubled or wrong; the report has what its readers expect."""
     from tests.benchmarks._faults.trial import Site  # noqa: PLC0415 - needs a JVM

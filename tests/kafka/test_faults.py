@@ -113,14 +113,21 @@ def check_order(live: Live, topic: KafkaTopic) -> None:
         last[row["shop"]] = row["top"]
 
 
-def test_driver_restarted_after_kills_gives_the_same_results(live: Live) -> None:
-    """The driver is killed at two points of its run; the last run completes."""
+@pytest.mark.parametrize(
+    "kills",
+    [[(4, 0.0)], pytest.param([(0, 1.0), (4, 0.0)], marks=pytest.mark.thorough)],
+    ids=["once", "twice"],
+)
+def test_driver_restarted_after_kills_gives_the_same_results(
+    live: Live, kills: list[tuple[int, float]]
+) -> None:
+    """The driver is killed in its run, so many batches and seconds after its start."""
     clicks, visits = live.topic("clicks"), live.topic("visits")
     bids, highest = live.topic("bids"), live.topic("tops")
-    expected = send_clicks(live, clicks, 400)
-    best = send_bids(live, bids, 400)
+    expected = send_clicks(live, clicks, 300)
+    best = send_bids(live, bids, 300)
     topics = [topic.name for topic in (clicks, visits, bids, highest)]
-    for batches, seconds in ((0, 1.0), (4, 0.0)):
+    for batches, seconds in kills:
         kill_driver(drive, live, *topics, batches=batches, after_s=seconds)
 
     live.run(sessions(clicks.name, visits.name))

@@ -202,6 +202,7 @@ def test_backlog_results_are_emitted_when_the_backlog_ends(live: Live) -> None:
         assert len([top for top in history if top < 24 * KEYS]) <= 2
 
 
+@pytest.mark.thorough
 def test_full_memory_buffer_is_flushed(live: Live) -> None:
     """Each key group has its share of the entries, so that all groups together stay below the limit."""
     settings = replace(live.settings, flush_memory_only=True, cache_entries=32, key_groups=1)
@@ -219,6 +220,7 @@ def test_full_memory_buffer_is_flushed(live: Live) -> None:
     live.run(by_function(bids, tops, FAR), mode=None, until=until)
 
 
+@pytest.mark.thorough
 def test_buffer_is_refused_for_state_made_without_a_buffer(live: Live) -> None:
     """A buffer changes the state layout: the error names the difference, and the state is unchanged."""
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")

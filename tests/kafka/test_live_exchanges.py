@@ -184,6 +184,7 @@ def test_a_process_over_windows_fires_by_their_watermark_and_lets_other_rows_pas
     assert b"too many" in failed.headers["flowcore-reason"]
 
 
+@pytest.mark.thorough
 def test_records_and_bad_messages_that_no_operator_reads_arrive_once(live: Live) -> None:
     """A branch of the source passes both operators and is united with their results."""
     source, out = bids(live), live.topic("out")

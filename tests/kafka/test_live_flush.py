@@ -15,6 +15,7 @@ from flowcore.elements import LatencyMarkerEvent
 from flowcore.kafka.markers import ensure_companion
 from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import LatencyMarkerEventSerializer
+from tests.sampling import sample
 
 if TYPE_CHECKING:
     from flowcore.spark.run.live_stage import LiveRun
@@ -92,7 +93,7 @@ def test_lone_record_does_not_wait_for_the_next_batch(live: Live) -> None:
     assert [row["n"] for row in live.values(top) if row["shop"] == 0] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("mode", [None, "slice"])
+@pytest.mark.parametrize("mode", sample([None, "slice"], "slice"))
 def test_live_backlog_is_emitted_once(live: Live, mode: Any) -> None:
     """The records available at the start are one batch, although the batch size is small."""
     settings = replace(live.settings, max_batch_records=7, flush_interval=timedelta(hours=1))
@@ -142,6 +143,7 @@ def _markers(live: Live, topic: KafkaTopic) -> list[int]:
     return [event.marked_ms for event in events if event.operator_id == "test"]
 
 
+@pytest.mark.thorough
 def test_live_chain_of_flushes_emits_once_per_interval(live: Live) -> None:
     """Of three aggregates with topics between them, the last emits the right result, and no more often."""
     bids = live.topic("bids", schema=BID)

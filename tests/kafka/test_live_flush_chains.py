@@ -85,6 +85,7 @@ def add(kept: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {"shop": kept["shop"], "top": max(kept["top"], new["top"]), "n": kept["n"] + new["n"]}
 
 
+@pytest.mark.thorough
 def test_reduce_by_key_goes_on_after_a_restart_and_emits_the_last_fold_of_a_slice(live: Live) -> None:
     """Ten records of a shop are one output, under the key of the shop."""
     schema = "shop BIGINT, top BIGINT, n BIGINT"

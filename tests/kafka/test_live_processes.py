@@ -144,6 +144,7 @@ def test_states_and_timers_continue_after_a_restart(live: Live) -> None:
     assert {each.id.split(":")[2].endswith(".dear") for each in live.records(expensive)} == {True}
 
 
+@pytest.mark.thorough
 def test_processing_time_timers_fire_without_input(live: Live) -> None:
     """A batch without input fires the timers that are due."""
     source, out = bids(live), live.topic("out")
@@ -166,6 +167,7 @@ def test_processing_time_timers_fire_without_input(live: Live) -> None:
     assert seen == ("ann", 2)
 
 
+@pytest.mark.thorough
 def test_process_of_batches_emits_batches(live: Live) -> None:
     """Output batches have no timestamps and the record ids of a batch's first record."""
     source, out = bids(live), live.topic("out")
@@ -214,6 +216,7 @@ def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([batch, batch])
 
 
+@pytest.mark.thorough
 def test_process_reads_the_records_of_a_function_of_batches(live: Live) -> None:
     """Their partitions are unknown, and their state continues after a restart."""
     source, out = live.topic("bids", schema=BID), live.topic("out")
@@ -290,6 +293,7 @@ def copies(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [record, {**record, "what": "copy"}]
 
 
+@pytest.mark.thorough
 def test_functions_downstream_of_a_process_run_in_its_call(live: Live) -> None:
     """The plan has no Python node for them; their outputs have record ids, their failures dead letters."""
     source, out = bids(live), live.topic("out")

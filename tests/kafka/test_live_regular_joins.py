@@ -24,6 +24,7 @@ def _paid(
     return flow
 
 
+@pytest.mark.thorough
 def test_records_meet_those_that_arrive_while_they_are_kept(live: Live) -> None:
     """Over restarts, in batches and slices, in either order of arrival; a repeated batch has the same ids."""
     orders = live.topic("orders", schema="id BIGINT, item STRING")
@@ -55,6 +56,7 @@ def test_records_meet_those_that_arrive_while_they_are_kept(live: Live) -> None:
     assert held == {"{'id': 1}": both, "{'id': 2}": ["left_ms"], "{'id': 3}": both}
 
 
+@pytest.mark.thorough
 def test_records_expire_by_processing_time(live: Live) -> None:
     """A time to live may be declared anew: it counts for what is kept already."""
     orders = live.topic("orders", schema="id BIGINT, item STRING")

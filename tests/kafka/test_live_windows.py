@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -116,6 +117,7 @@ def test_ingestion_time_is_that_of_the_batch_also_when_it_is_repeated(live: Live
     assert began_ms - 10 <= start_ms <= ended_ms
 
 
+@pytest.mark.thorough
 def test_windows_and_bad_messages_share_one_query(live: Live) -> None:
     """One query reads the topic; late records and bad messages keep their own coordinates."""
     source, out, late = clicks(live), live.topic("totals"), live.topic("late")
@@ -144,6 +146,7 @@ def test_windows_and_bad_messages_share_one_query(live: Live) -> None:
     assert all(b"does not fit" in r.headers["flowcore-reason"] for r in dead_letters)
 
 
+@pytest.mark.thorough
 def test_partition_that_lags_an_hour_loses_nothing(live: Live, tmp_path: Path) -> None:
     """Event time is the minimum of the partitions, while Spark's watermark is the maximum."""
     source, out = clicks(live), live.topic("totals")

@@ -90,6 +90,36 @@ def test_computed_time_that_python_cannot_hold_does_not_stop_functions(live: Liv
     assert of_sink in ([1], [3])
 
 
+def test_texts_of_any_bytes_and_any_length_are_keys(live: Live) -> None:
+    """A long key is a digest in ids, and of a map's repeated keys the last counts."""
+    bids = live.topic("bids", schema="id BIGINT, hex STRING")
+    sums, counts, shown = (live.topic(name) for name in ("sums", "counts", "shown"))
+    flow = Flow("f")
+    read = flow.read("bids", bids)
+    coded = read.with_columns(
+        code="CAST(unhex(hex) AS STRING)", last="map_concat(map('n', id), map('n', id + 1))['n']"
+    )
+    coded.aggregate(by="code", n="count(*)", total="sum(last)").write("sums", sums)
+    coded.select("code", "1L AS n").reduce(
+        lambda kept, new: {"n": kept["n"] + new["n"]}, by="code", schema="code STRING, n BIGINT"
+    ).write("counts", counts)
+    coded.map(dict, schema="id BIGINT, hex STRING, code STRING, last BIGINT").write("shown", shown)
+    texts = ["61ff", "61fe", "c3a4", "61" * 300]
+    live.send(bids, *({"id": number, "hex": text} for number, text in enumerate(texts)))
+
+    live.run(flow)
+
+    codes = ["a\ufffd", "a\ufffd", "ä", "a" * 300]
+    wanted = [{"code": code, "last": number + 1} for number, code in enumerate(codes)]
+    assert [{"code": each["code"], "last": each["last"]} for each in live.values(shown)] == wanted
+    expected = {"a\ufffd": 2, "ä": 1, "a" * 300: 1}
+    for records in (live.records(sums), live.records(counts)):
+        assert {each.json["code"]: each.json["n"] for each in records} == expected
+        assert len({each.id for each in records}) == len(records)
+        assert max(len(each.id) for each in records) < 300
+    assert live.records(bids.dead_letter) == []
+
+
 def test_lost_latency_markers_do_not_stop_the_data(live: Live) -> None:
     """The companion topic's records have expired while the query was stopped."""
     bids, out = live.topic("bids", schema="id BIGINT"), live.topic("out")

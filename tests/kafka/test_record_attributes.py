@@ -131,6 +131,7 @@ def test_functions_of_chains_see_attributes_between_records(live: Live) -> None:
     assert found == {2: True, 4: True, 6: False, 8: True, 12: True, **slices, **odd}
 
 
+@pytest.mark.thorough
 def test_functions_after_state_see_the_attributes_of_key_groups(live: Live) -> None:
     """Functions after a process run in its key groups, those after a deduplication in calls of their own."""
     live.settings = replace(live.settings, key_groups=2, shuffle_partitions=1)
@@ -155,6 +156,7 @@ def test_functions_after_state_see_the_attributes_of_key_groups(live: Live) -> N
     assert {row["id"]: row["backlog"] for row in live.values(second)} == expected
 
 
+@pytest.mark.thorough
 def test_functions_of_chains_see_the_own_backlog_of_the_query(live: Live) -> None:
     """The query starts again where its lag falls, so that a batch has one status."""
     live.settings = replace(live.settings, backlog_enter=20, backlog_leave=5, max_batch_records=10)

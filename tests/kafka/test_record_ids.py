@@ -128,6 +128,7 @@ def test_repeated_batch_joins_the_version_that_it_began_with(live: Live, tmp_pat
     assert sorted(value["city"] for value in live.values(out)[2:]) == ["Basel", "Biel"]
 
 
+@pytest.mark.thorough
 def test_joined_key_that_begins_to_repeat_does_not_stop_a_buffer(live: Live, tmp_path: Path) -> None:
     """The layout of its state is the same whether keys of the joined table repeat or not."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")

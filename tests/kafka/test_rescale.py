@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,10 @@ from tests.kafka.conftest import Live
 from tests.kafka.test_live_exchanges import LAST, bids, expected, hot_items, hottest, random_bids
 
 
-def test_results_are_the_same_after_a_change_of_partitions(live: Live) -> None:
+@pytest.mark.parametrize(
+    "targets", [[5], pytest.param([5, 1], marks=pytest.mark.thorough)], ids=["more", "more, then fewer"]
+)
+def test_results_are_the_same_after_a_change_of_partitions(live: Live, targets: list[int]) -> None:
     """Windows over windows, and a native aggregate, continue in five partitions and then in one."""
     source, counts, most, totals = bids(live), live.topic("counts"), live.topic("most"), live.topic("totals")
     flow = hot_items(source, counts, most)
@@ -29,7 +33,8 @@ def test_results_are_the_same_after_a_change_of_partitions(live: Live) -> None:
     session = live_session(live.spark, live.settings)
     changes: set[tuple[str, int, int]] = set()
 
-    for part, partitions in ((rows[:150], 5), (rows[150:400], 1), ([*rows[400:], *LAST], 1)):
+    parts = [(rows[150 * number : 150 * (number + 1)], each) for number, each in enumerate(targets)]
+    for part, partitions in [*parts, ([*rows[150 * len(targets) :], *LAST], targets[-1])]:
         live.send(source, *part, partitions=2)
         live.run(flow, "slice")
         for query in plan_flow(flow, settings=live.settings).live_queries:
@@ -39,7 +44,9 @@ def test_results_are_the_same_after_a_change_of_partitions(live: Live) -> None:
                 assert len({*(checkpoint / "state" / "0").glob("[0-9]*")}) >= partitions
                 changes.add((query.name, before, state_partitions(checkpoint)))
 
-    assert changes == {(name, *each) for name in ("bids-batches", "totals") for each in ((2, 5), (5, 1))}
+    assert changes == {
+        (name, *each) for name in ("bids-batches", "totals") for each in pairwise([2, *targets])
+    }
     assert hottest(live.values(most)) == expected(records)
     found = {row["auction"]: row["n"] for row in live.values(totals)}
     assert found == {each: sum(auction == each for auction, _ in records) for each in range(7)} | {99: 2}

@@ -21,6 +21,7 @@ from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_plan
 from flowcore.spark.run.live_topics import prepare_topics
+from tests.sampling import sample
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -80,7 +81,7 @@ def _reported(live: Live) -> dict[str, tuple[str, bool]]:
     return {query.name: (query.mode, query.active) for query in last.queries} if last else {}
 
 
-@pytest.mark.parametrize("hand_over", ["pipelined", "whole"])
+@pytest.mark.parametrize("hand_over", sample(["pipelined", "whole"], "pipelined"))
 def test_pipelined_query_runs_before_unrelated_stages_end(
     hand_over: str, flow: Flow, live: Live, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from flowcore.spark.results.store import ResultStore, StageFolder
 from flowcore.spark.run import running_query
 from flowcore.spark.run.flow import run_plan
 from flowcore.spark.run.wall_clock import WallClock
+from tests.sampling import sample
 from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
@@ -116,16 +117,20 @@ def passing(source: str, out: str) -> Flow:
     return flow
 
 
-def test_kill_during_a_switch_loses_nothing(live: Live) -> None:
+@pytest.mark.parametrize(
+    "moments", [["before"], pytest.param(["before", "after"], marks=pytest.mark.thorough)], ids=["", "twice"]
+)
+def test_kill_during_a_switch_loses_nothing(live: Live, moments: list[str]) -> None:
     """The run is killed between the end of one mode and the start of the next, and right after it."""
     bids, out = live.topic("bids"), live.topic("out")
     given = [live.servers, str(live.settings.state_dir), bids.name, out.name]
     codes = []
-    for number, dies in enumerate(("before", "after")):
+    for number, dies in enumerate(moments):
         live.send(bids, *map(_bid, range(number * 2_000, (number + 1) * 2_000)), partitions=2)
         command = [sys.executable, "-c", DYING, *given, dies]
         codes.append(subprocess.run(command, check=False, timeout=200, start_new_session=True).returncode)
-    live.send(bids, *map(_bid, range(4_000, 4_010)), partitions=2)
+    count = 2_000 * len(moments) + 10
+    live.send(bids, *map(_bid, range(count - 10, count)), partitions=2)
 
     live.run(
         passing(bids.name, out.name),
@@ -133,9 +138,9 @@ def test_kill_during_a_switch_loses_nothing(live: Live) -> None:
         lambda run: run_until(run, lambda: run.progress()[0].rows_out >= 10),
     )
 
-    assert codes == [-signal.SIGKILL, -signal.SIGKILL]
+    assert codes == [-signal.SIGKILL] * len(moments)
     found = {record.headers["flowcore-id"]: record.json["id"] for record in live.records(out)}
-    assert sorted(found.values()) == list(range(4_010))
+    assert sorted(found.values()) == list(range(count))
 
 
 WITHOUT_JVM = """
@@ -183,7 +188,7 @@ def test_killed_jvm_is_reported_and_releases_the_lease(live: Live, tmp_path: Pat
     assert lease == "released"
 
 
-@pytest.mark.parametrize("mode", [None, "micro-batch"])
+@pytest.mark.parametrize("mode", sample([None, "micro-batch"], None))
 def test_running_stream_switches_to_a_committed_result(mode: Any, live: Live, tmp_path: Path) -> None:
     """Over two switches each output has the values of its header's version; none is lost or repeated."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
@@ -229,7 +234,7 @@ def test_running_stream_switches_to_a_committed_result(mode: Any, live: Live, tm
     assert all(count >= 20 for count in found.values())
 
 
-@pytest.mark.parametrize("damage", ["file", "column"])
+@pytest.mark.parametrize("damage", sample(["file", "column"], "file"))
 def test_stream_keeps_its_result_if_a_new_one_cannot_be_joined(
     damage: str, live: Live, tmp_path: Path
 ) -> None:

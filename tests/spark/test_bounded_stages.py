@@ -275,6 +275,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.thorough
 def test_session_stops_its_jvm(tmp_path: Path) -> None:
     """At the session's end its Java process is gone; the next session starts a new one."""
     done = subprocess.run(

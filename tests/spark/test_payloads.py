@@ -37,6 +37,7 @@ from flowcore.spark.topics.values import (
     write_value,
 )
 from flowcore.testing.transcripts.load import read_yaml
+from tests.sampling import sample
 
 pytestmark = pytest.mark.spark
 
@@ -252,7 +253,7 @@ STRICTER = {"avro-not-null": 30, "avro": 30, "avro-confluent": 30}
 """Payloads that Spark may refuse and Python accepts: numbers too large for TINYINT, booleans of 2."""
 
 
-@pytest.mark.parametrize("case", TABLES)
+@pytest.mark.parametrize("case", sample(TABLES, *(set(TABLES) - {"avro", "avro-not-null"})))
 def test_format_finds_the_same_payloads_bad_as_python(case: str, live: SparkSession) -> None:
     """No bad payload affects the others; a good payload becomes the same row."""
     topic, rows = TABLES[case]

@@ -22,6 +22,7 @@ from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
 from flowcore.spark.run.bounded_stages import StageProgress, StageState, run_concurrently
+from tests.sampling import sample
 from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.spark
@@ -194,7 +195,9 @@ flow.read("two", from_frame(slow("2"), "a BIGINT")).write("y", Parquet("y"))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
+@pytest.mark.parametrize(
+    "number", sample([signal.SIGINT, signal.SIGTERM], signal.SIGINT), ids=["ctrl-c", "terminate"]
+)
 def test_stages_are_stopped_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     """The command prints `stopped`, exits at once, and leaves no output and no process."""
     (tmp_path / "slow_flow.py").write_text(INTERRUPTED)

@@ -24,7 +24,7 @@ ALL = [
 ATOMIC_STEP = "tumbling-refused-records-change-nothing"
 """A live flow refuses a record alone: the other records of its step count."""
 LIVE = [each for each in ALL if each.kind not in NOT_LIVE and each.path.stem != ATOMIC_STEP]
-ONE_IN = int(os.environ.get("FLOWCORE_TRANSCRIPTS_ONE_IN", "20"))
+ONE_IN = int(os.environ.get("FLOWCORE_TRANSCRIPTS_ONE_IN", "40"))
 """A live flow takes seconds of two processors; `deploy/check replay` runs all transcripts."""
 REPLAYED = [
     each

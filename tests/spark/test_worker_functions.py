@@ -147,6 +147,7 @@ def _sums(query: SteppedQuery) -> set[int]:
     return {row for _, rows in outputs.batches for row in rows.column("sum").to_pylist()}
 
 
+@pytest.mark.thorough
 def test_process_function_is_opened_once_in_a_worker(
     spark: SparkSession, tmp_path: Path, calls: Calls
 ) -> None:
@@ -211,6 +212,7 @@ def test_function_is_closed_when_its_worker_ends(spark: SparkSession, tmp_path: 
     assert {*map(tuple, calls.by_worker.values())} == {("open 1", "close 1")}
 
 
+@pytest.mark.thorough
 def test_function_is_closed_when_its_task_fails(spark: SparkSession, tmp_path: Path, calls: Calls) -> None:
     """The worker ends with the task, and another one opens the function again."""
     with _query(spark, tmp_path, Sums(calls)) as query:
@@ -254,6 +256,7 @@ def test_chain_function_is_opened_once_in_a_worker(spark: SparkSession, calls: C
     assert several <= {("open 1", "close 1", "open 2"), ("open 1",), ("open 2",)}
 
 
+@pytest.mark.thorough
 def test_chain_function_of_a_bounded_stage_is_closed_with_its_task(spark: SparkSession, calls: Calls) -> None:
     """What it holds is released before the stage is committed."""
     _run_chain(spark, Same(calls), None)

@@ -66,6 +66,18 @@ def test_each_test_runs_in_one_stream(folder: Path) -> None:
         assert len(re.findall(r"file \d+ ends", text)) == len(mine) / 3
 
 
+def test_stream_begins_with_a_folder(folder: Path) -> None:
+    """The others follow in their order."""
+    (folder / "z").mkdir()
+    (folder / "z" / "test_z.py").write_text("def test_it(): print('ran z')")
+
+    stream = _start(folder, "--begin", str(folder / "z"))
+    text = stream.communicate(timeout=60)[0]
+
+    assert stream.returncode == 0
+    assert re.findall(r"ran (z|test_\d)", text)[:4] == ["z", *["test_0"] * 3]
+
+
 def test_failed_test_fails_its_stream(folder: Path) -> None:
     """A file that another stream has claimed is left out; `-x` ends a stream after its first failure."""
     for number in range(FILES):
