@@ -21,6 +21,7 @@ from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, VALUE, RowKind
 from flowcore.spark.frame.sql import BATCH_CLOCK_MS, literal, quote
+from flowcore.spark.operators.keys import canonical_key
 from flowcore.spark.topics import elements
 
 __all__ = ["apply_aggregate"]
@@ -49,7 +50,10 @@ def apply_aggregate(
         if branched.shared
         else branched.frame
     )
-    columns = [f"{quote(now)} AS {quote(name)}" for name, now in branch.columns.items()]
+    columns = [
+        f"{canonical_key(frame.schema, now, name) if name in node.by else quote(now)} AS {quote(name)}"
+        for name, now in branch.columns.items()
+    ]
     keys = [F.col(quote(column)) for column in node.by]
     aggregates = [F.expr(expression.text).alias(name) for name, expression in node.aggregates]
     aggregates.append(F.count("*").alias(_inner(_COUNT)))
