@@ -89,3 +89,14 @@ def _read(node: WithHistory, checkpoint: Path, context: Context) -> list[list[in
     query = stream.writeStream.foreachBatch(take).trigger(availableNow=True)
     query.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
     return batches
+
+
+def test_a_history_has_event_times_that_no_timestamp_holds(spark: SparkSession, tmp_path: Path) -> None:
+    """Each start of the query failed."""
+    context, checkpoint, node = Context(spark, Settings(), "f"), tmp_path / "bids", _node(5)
+
+    rows = spark.createDataFrame([(1, 2**63 - 1), (2, 20)], BID)
+    prepare_history(node, rows, checkpoint, context, partitions=1)
+
+    found = spark.read.parquet(str(tmp_path / "bids.history" / "bids")).selectExpr("CAST(value AS STRING)")
+    assert {row.value for row in found.collect()} == {'{"id":1,"at":9223372036854775807}', '{"id":2,"at":20}'}

@@ -30,7 +30,7 @@ from flowcore.spark.checkpoint.offset_log import planned_batches
 from flowcore.spark.context import Context
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import FIRST_BRANCH
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import displayable_timestamp, literal, quote
 from flowcore.spark.topics.event_times import milliseconds
 from flowcore.spark.topics.values import write_value
 
@@ -142,7 +142,7 @@ def _messages(node: WithHistory, history: DataFrame, context: Context) -> tuple[
     found = rows.selectExpr(
         f"CAST({value} AS BINARY) AS value",
         f"{time} AS at_ms",
-        f"coalesce(timestamp_millis({time}), {now}) AS timestamp",
+        f"coalesce({displayable_timestamp(time)}, {now}) AS timestamp",
     )
     if node.at_ms is not None:
         found = found.where(f"coalesce(at_ms < {node.at_ms}, true)")
