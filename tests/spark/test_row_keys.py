@@ -132,6 +132,7 @@ _KEYS: dict[str, Any] = {
     "DOUBLE": 0.1,
     "DECIMAL(9, 2)": Decimal("-1.50"),
     "BOOLEAN": True,
+    "BINARY": b"\xff\x00",
     "DATE": date(2026, 3, 1),
     "TIMESTAMP": datetime(2026, 3, 1, 12, 0, 0, 123456),  # noqa: DTZ001 - as Spark returns it
     "TIMESTAMP_NTZ": datetime(2026, 3, 1, 12, 0, 0, 123456),  # noqa: DTZ001 - it has no zone

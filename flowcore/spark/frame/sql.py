@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import sqlglot
 
 __all__ = [
-    "BATCH_CLOCK_MS", "displayable_timestamp", "json_object", "literal", "quote", "saturate_times", "struct",
+    "BATCH_CLOCK_MS", "TIME_FORMATS", "displayable_timestamp", "json_object", "literal", "quote",
+    "saturate_times", "struct",
 ]  # fmt: skip
 
 _LARGEST = {"timestamp_seconds": 9_223_372_036_854, "timestamp_millis": 9_223_372_036_854_775}
@@ -50,8 +51,10 @@ def struct(fields: Mapping[str, str]) -> str:
     return f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in fields.items())})"
 
 
-_MICROSECONDS = "yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS"
-_JSON_OPTIONS = f"map('timestampFormat', '{_MICROSECONDS}XXX', 'timestampNTZFormat', '{_MICROSECONDS}')"
+_MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+TIME_FORMATS = {"timestampFormat": f"{_MICROSECONDS}XXX", "timestampNTZFormat": _MICROSECONDS}
+"""Options of Spark's writers of text, which by default cut a time to milliseconds."""
+_JSON_OPTIONS = f"map({', '.join(literal(each) for pair in TIME_FORMATS.items() for each in pair)})"
 
 
 def json_object(fields: Mapping[str, str]) -> str:

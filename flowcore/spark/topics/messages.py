@@ -22,11 +22,19 @@ def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
     return json_object({name: columns[name] for name in names}) if names else "'{}'"
 
 
-def tag(topic: KafkaTopic, time: str | None, value: str) -> tuple[str, dict[str, str]]:
-    """Value and headers of a record as a tagged element, whose tag precedes the value or is a header."""
+def tag(
+    topic: KafkaTopic, time: str | None, value: str, misfit: str | None = None
+) -> tuple[str, dict[str, str]]:
+    """Value and headers of a record as a tagged element, whose tag precedes the value or is a header.
+
+    ``misfit`` is SQL text that is not null if the value is JSON for a dead letter, which has no tag.
+    """
     if topic.headers:
         return value, {ELEMENT_HEADER: elements.tagged_record(time, "X''")}
-    return elements.tagged_record(time, value), {}
+    if misfit is None:
+        return elements.tagged_record(time, value), {}
+    head = elements.tagged_record(time, "X''")
+    return f"concat(CASE WHEN {misfit} IS NULL THEN {head} ELSE X'' END, {value})", {}
 
 
 def headers(values: Mapping[str, str]) -> str:

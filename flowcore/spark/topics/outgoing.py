@@ -120,7 +120,7 @@ class Outgoing:
             found[BOUNDED_VERSION_HEADER] = literal(self.joined_version)
         if sink in self.side_channels.tagged_sinks:
             time = TIMESTAMP_MS if TIMESTAMP_MS in branched.frame.columns else None
-            value, element = tag(topic, time, value)
+            value, element = tag(topic, time, value, misfit)
             found |= element
         key = kafka_key(sink.key, columns)
         return _message(literal(topic.name), value, headers(found), key=key) | {_MISFIT: misfit or NULL_TEXT}

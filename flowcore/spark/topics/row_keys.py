@@ -47,11 +47,16 @@ class RowKey:
     def names(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.columns)
 
+    @property
+    def _is_bytes(self) -> bool:
+        """Whether any bytes are a key; in JSON they are text."""
+        return [each.type for each in self.columns] == ["BINARY"]
+
     def parse(self) -> str:
         """The key as the struct `ROW_KEY`; its fields are null if the key is not one of such columns."""
         if len(self.columns) == 1:
             (column,) = self.columns
-            text = short_number(_TEXT) if is_decimal(column) else _TEXT
+            text = short_number(_TEXT) if is_decimal(column) else "key" if self._is_bytes else _TEXT
             return f"{struct({column.name: f'try_cast({text} AS {column.type})'})} AS {ROW_KEY}"
         ddl = ", ".join(f"{quote(each.name)} {each.type}" for each in self.columns)
         # Not deterministic, so that Spark does not parse it again in each filter: see `parse_value`.
@@ -92,7 +97,7 @@ class RowKey:
         return found.selectExpr(ROW_KEY, f"last.{RECORD} AS {RECORD}")
 
     def _unreadable(self) -> str:
-        wrong = [f"NOT is_valid_utf8({_TEXT})"]
+        wrong = [] if self._is_bytes else [f"NOT is_valid_utf8({_TEXT})"]
         if len(self.columns) > 1:
             names = f"array({', '.join(map(literal, self.names))})"
             wrong.append(f"{ROW_KEY} IS NULL OR {ROW_KEY}.{_CORRUPT} IS NOT NULL")

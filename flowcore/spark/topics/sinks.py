@@ -21,7 +21,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.frame.rows import BAD_REASON
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import TIME_FORMATS, literal, quote
 from flowcore.spark.topics.messages import bad_record_headers, headers, kafka_key, tag
 from flowcore.spark.topics.values import write_message
 
@@ -185,9 +185,16 @@ def _file_format(sink: Files) -> tuple[str, Mapping[str, str]]:
         case Parquet():
             return "parquet", {}
         case Csv():
-            return "csv", {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
+            return "csv", {
+                "header": str(sink.header).lower(),
+                "sep": sink.delimiter,
+                "ignoreLeadingWhiteSpace": "false",  # by default Spark trims texts when it writes them
+                "ignoreTrailingWhiteSpace": "false",
+                **TIME_FORMATS,
+                **sink.options,
+            }
         case Json():
-            return "json", sink.options
+            return "json", {**TIME_FORMATS, **sink.options}
 
 
 def _client_options(limits: Iterable[TopicLimits], batch_bytes: int = 16 << 10) -> dict[str, str]:

@@ -7,12 +7,13 @@ here is SQL text over the payload: the source's column ``value``, or a part of i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read, Write
+from flowcore.api.schema import Schema
 from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote
@@ -25,6 +26,7 @@ from flowcore.spark.topics.formats.sql_format import (
     SqlFormat,
     cast_columns,
     misfit_text,
+    null_text,
     outside_calendar,
     require_type,
     spark_type,
@@ -110,34 +112,41 @@ def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame)
     Raises:
         PlanError: A column has a type that cannot be written as the type in the topic's schema.
     """
-    sql_format = _sql_format(topic)
-    typed: Mapping[str, str]
-    if topic.format == "json":
-        schema = value_schema(topic)
-        names = {name.lower() for name in (columns if schema is None else schema.names)}
-        typed = {name: text for name, text in columns.items() if name.lower() in names}
-    else:
-        typed = _typed_columns(topic, columns, frame)
-    value, reason = sql_format.write(typed), sql_format.unwritable(typed)
     what = literal(f"cannot be written as {topic.format}: ")
     if topic.format == "json":
-        reason = _unreadable_times(typed, frame)
-        return value, reason and f"concat({what}, {reason})"
+        return _write_json(value_schema(topic), columns, frame, what)
+    sql_format, typed = _sql_format(topic), _typed_columns(topic, columns, frame)
+    value, reason = sql_format.write(typed), sql_format.unwritable(typed)
     if reason is None:
         return value, None
     instead = JsonSql().write(columns)
     return f"CASE WHEN {reason} IS NULL THEN {value} ELSE {instead} END", f"concat({what}, {reason})"
 
 
-def _unreadable_times(columns: Mapping[str, str], frame: DataFrame) -> str | None:
-    """Which column has a date or time that no reader of JSON takes; None if no column has one."""
+def _write_json(
+    schema: Schema | None, columns: Mapping[str, str], frame: DataFrame, what: str
+) -> tuple[str, str | None]:
+    """An object of the schema's columns, in its spelling, since a reader takes no other."""
+    names = {name.lower(): name for name in (columns if schema is None else schema.names)}
+    typed = {names[name.lower()]: text for name, text in columns.items() if name.lower() in names}
+    cases = [*_nulls(schema, typed), *_unreadable_times(typed, frame)]
+    reason = f"concat({what}, CASE {' '.join(cases)} END)" if cases else None
+    return JsonSql().write(typed), reason
+
+
+def _nulls(schema: Schema | None, columns: Mapping[str, str]) -> Iterator[str]:
+    """Cases of a column that is null and must not be, each with the reason."""
+    for column in () if schema is None else schema.columns:
+        if not column.nullable:
+            yield f"WHEN {columns[column.name]} IS NULL THEN {null_text(column.name)}"
+
+
+def _unreadable_times(columns: Mapping[str, str], frame: DataFrame) -> Iterator[str]:
+    """Cases of a column with a date or time that no reader of JSON takes, each with the reason."""
     kinds = {quote(field.name): field.dataType for field in frame.schema.fields}
-    cases = [
-        f"WHEN {outside} THEN {literal(f'column {name!r} is outside the years 1 to 9999')}"
-        for name, text in columns.items()
-        if text in kinds and (outside := outside_calendar(text, kinds[text]))
-    ]
-    return f"CASE {' '.join(cases)} END" if cases else None
+    for name, text in columns.items():
+        if text in kinds and (outside := outside_calendar(text, kinds[text])):
+            yield f"WHEN {outside} THEN {literal(f'column {name!r} is outside the years 1 to 9999')}"
 
 
 def _typed_columns(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> dict[str, str]:

@@ -14,8 +14,8 @@ from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = [
-    "RECORD", "RawSql", "SqlFormat", "cast_columns", "misfit_text", "outside_calendar", "require_type",
-    "spark_type", "within_calendar",
+    "RECORD", "RawSql", "SqlFormat", "cast_columns", "misfit_text", "null_text", "outside_calendar",
+    "require_type", "spark_type", "within_calendar",
 ]  # fmt: skip
 
 RECORD = "record"
@@ -122,6 +122,11 @@ def misfit_text(column: Column, shown: str) -> str:
     """SQL text that says which field holds which value and should hold which type; ``shown`` is the value."""
     wanted = literal(f", which is not {column.type}")
     return f"concat({literal(f'field {column.name!r} holds ')}, left({shown}, {_SHOWN}), {wanted})"
+
+
+def null_text(name: str) -> str:
+    """SQL text that says that a column of a row cannot be written as null."""
+    return literal(f"column {name!r} is NOT NULL and holds a null")
 
 
 def spark_type(column: Column) -> T.DataType:
