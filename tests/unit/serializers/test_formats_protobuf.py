@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from flowcore.errors import FormatError, SerializationError
 from flowcore.serializers.formats import (
     ProtobufFormat,
 )
+from flowcore.serializers.formats.protobuf import message_of
 
 MIB = 1 << 20
 
@@ -96,3 +98,26 @@ def test_protobuf_takes_message_classes_only() -> None:
     for wrong in (dict, Timestamp(), "Timestamp"):
         with pytest.raises(FormatError, match="is not a generated Protobuf message class"):
             ProtobufFormat(wrong)  # type: ignore[arg-type]
+
+
+def test_map_keys_of_a_row_are_converted_as_its_values_are() -> None:
+    """Spark has a number of 64 bits without sign as a decimal."""
+    file = descriptor_pb2.FileDescriptorProto(name="flowcore_map.proto", package="m", syntax="proto3")
+    outer = file.message_type.add(name="Outer")
+    entry = outer.nested_type.add(name="CountsEntry", options={"map_entry": True})
+    for number, name in enumerate(("key", "value"), 1):
+        entry.field.add(name=name, number=number, type="TYPE_UINT64", label="LABEL_OPTIONAL")
+    outer.field.add(
+        name="counts",
+        number=1,
+        type="TYPE_MESSAGE",
+        type_name=".m.Outer.CountsEntry",
+        label="LABEL_REPEATED",
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    kind: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("m.Outer"))
+
+    message: Any = message_of(kind, {"counts": [(Decimal(2**64 - 1), Decimal(7))]})
+
+    assert dict(message.counts) == {2**64 - 1: 7}
