@@ -114,6 +114,7 @@ def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequ
         missing = [name for name in schema.names if name.lower() not in have]
         extra = [column for column in columns if column.lower() not in want_or_key]
         if not missing and not extra:
+            _check_required(topic, schema, sink)
             return
         problem = f"lacks {missing[0]!r}" if missing else f"has {extra[0]!r}, which would be lost"
         wanted = ", ".join(schema.names)
@@ -122,6 +123,23 @@ def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequ
         f"{wanted} before it, or correct the topic's schema"
     )
     raise PlanError(msg)
+
+
+def _check_required(topic: Formatted, schema: Schema, sink: str) -> None:
+    """Check that a sink's columns fill each field that its Avro schema requires.
+
+    Raises:
+        PlanError: A field has no column, and would have no value.
+    """
+    fields = value_columns(topic) if "schema" in topic.format_options else {}
+    for field in fields.values():
+        if not field.nullable and field.name not in schema.names:
+            msg = (
+                f"sink {sink!r}: what is written to topic {topic.name!r} as {topic.format} lacks "
+                f"{field.name!r}, which its Avro schema requires: no row could be written; add the column to "
+                "schema= and to the stream, or make the field a union with null"
+            )
+            raise PlanError(msg)
 
 
 def value_columns(topic: Formatted) -> dict[str, Column]:

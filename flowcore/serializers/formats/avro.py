@@ -229,7 +229,14 @@ def _short(error: Exception) -> str:
 
 
 def _plain(schema: Any) -> Any:
-    """A parsed schema without the entries that fastavro adds."""
+    """A parsed schema without the entries that fastavro adds, and without types for which there is no column.
+
+    Spark reads microseconds of a day as TIME, and the column is declared BIGINT.
+    """
     if isinstance(schema, Mapping):
-        return {key: _plain(part) for key, part in schema.items() if not str(key).startswith("__")}
+        return {
+            key: _plain(part)
+            for key, part in schema.items()
+            if not str(key).startswith("__") and (key, part) != ("logicalType", "time-micros")
+        }
     return [_plain(part) for part in schema] if isinstance(schema, list) else schema

@@ -152,6 +152,17 @@ SINKS: dict[str, tuple[KafkaTopic, str | None, str | None]] = {
     "key-beside": (KafkaTopic("t", "price DOUBLE, body BINARY", format="avro"), "Id", None),
     "lacks": (KafkaTopic("t", "id INT, size INT", format="avro"), None, "lacks 'size': select exactly id, s"),
     "lost": (KafkaTopic("t", "id INT, price DOUBLE", format="avro"), None, "has 'body', which would be lost"),
+    "required": (
+        KafkaTopic("t", "id INT, price DOUBLE", key="body", format="avro", format_options={
+            "schema": _avro(("id", ["int", "null"]), ("price", ["double", "null"]), ("more", "int"))}),
+        "body", "lacks 'more', which its Avro schema requires: no row",
+    ),
+    "not-required": (
+        KafkaTopic("t", "id INT, price DOUBLE", format="avro-confluent", format_options={
+            "schema": _avro(
+                ("id", ["int", "null"]), ("price", ["double", "null"]), ("more", ["int", "null"]))}),
+        "body", None,
+    ),
     "raw-of-one": (KafkaTopic("t", "body BINARY", format="raw"), None, "has 'Id', which would be lost"),
     "raw-of-many": (KafkaTopic("t", format="raw"), None, "has the columns Id, price, body, and a raw"),
 }  # fmt: skip

@@ -91,6 +91,16 @@ def test_avro_gives_spark_the_schema_it_writes_with() -> None:
     }
 
 
+def test_avro_gives_spark_a_time_of_day_as_the_number_that_its_column_is() -> None:
+    """Spark would read a TIME; the format itself keeps the type, by which a registry compares schemas."""
+    micros = {"type": "long", "logicalType": "time-micros"}
+    record = {"type": "record", "name": "r", "fields": [{"name": "at", "type": ["null", micros]}]}
+    one = AvroFormat(record)
+
+    assert json.loads(one.schema_json)["fields"] == [{"name": "at", "type": ["null", {"type": "long"}]}]
+    assert "time-micros" in str(one.schema)
+
+
 def test_avro_reads_other_writers_by_their_number() -> None:
     """A value of an older schema is read as the newer schema."""
     old = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}

@@ -112,7 +112,7 @@ def _read(payload: str, writer: str, evolved: str | None = None) -> str:
 
 def _differs_from(writer: str, schema: Any, body: str) -> str:
     value = _read(body, writer)
-    nulls = "".join(f"WHEN {value}.{quote(name)} IS NULL THEN true " for name in _required_columns(schema))
+    nulls = "".join(f"WHEN {value}.{quote(name)} IS NULL THEN true " for name in _never_null(schema))
     again = f"to_avro({value}, {literal(writer)}) <> {body}"
     return f"CASE {nulls}ELSE {again} END" if nulls else again
 
@@ -160,6 +160,14 @@ def _id(payload: str) -> str:
 
 def _body(payload: str) -> str:
     return f"substring({payload}, {_HEADER_BYTES + 1})"
+
+
+def _never_null(schema: Any) -> list[str]:
+    """Fields of an Avro schema that cannot be null; they may have types that no column has."""
+    kinds = {field["name"]: field["type"] for field in schema["fields"]}
+    return [
+        name for name, kind in kinds.items() if "null" not in (kind if isinstance(kind, list) else [kind])
+    ]
 
 
 def _required_columns(schema: Any) -> list[str]:
