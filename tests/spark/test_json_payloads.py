@@ -79,6 +79,7 @@ BAD = [
 {"id":1,"s":[1]}
 {"id":1,"s":[]}
 {"id":1,"s":{"a":1}}
+{"id":1,"s":{"a":1,"a":2}}
 {"id":1,"s":{}}
 {"id":1,"s":NaN}
 {"id":1,"s":-Infinity}
@@ -175,3 +176,42 @@ def test_number_that_would_be_written_out_for_hours_is_a_bad_record(spark: Spark
     assert [text[:80] for text in hostile if not found[text].bad] == []
     assert [text[:80] for text in hostile if len(found[text].why) < 20] == []
     assert found['{"p":1e999999999}'].why == ": field 'p' holds Infinity, which is not DECIMAL(10, 2)"
+
+
+TIMES = "at TIMESTAMP, day DATE, more ARRAY<STRUCT<`at`: TIMESTAMP, n: BIGINT>>, s STRING"
+MOMENTS = [
+    '{"at":5}', '{"at":-5}', '{"at":1792000000}', '{"at":"2026-03-01T12:30:00Z"}',
+    '{"at":"2026-03-01 12:30:00"}', '{"day":"2026-03-01"}',
+    '{"at":5,"s":"12:30","more":[{"at":6,"n":18446744073710}]}', '{"s":"T12:30:00"}',
+    '{"at":null,"s":"\\u0031"}', '{"more":[]}',
+]  # fmt: skip
+OTHERS = {
+    '{"at":18446744073710}': "field 'at' holds 18446744073710, which is not TIMESTAMP",
+    '{"at":-18446744073710}': "field 'at' holds -18446744073710, which is not TIMESTAMP",
+    '{"at":9223372036855}': "field 'at' holds 9223372036855, which is not TIMESTAMP",
+    '{"at":"12:30:00"}': "field 'at' holds 12:30:00, which is not TIMESTAMP",
+    '{"at":" 1:30"}': "field 'at' holds  1:30, which is not TIMESTAMP",
+    '{"at":"T12:30:00"}': "field 'at' holds T12:30:00, which is not TIMESTAMP",
+    '{"at":"\\u0031\\u0032:30:00"}': "field 'at' holds 12:30:00, which is not TIMESTAMP",
+    '{"more":[{"at":1},{"at":18446744073710}]}': "field 'more' holds [{1, null}, {18446744073710, null}]",
+    '{"more":[{"at":"\\t12:30","n":1}]}': "field 'more' holds [{\t12:30, 1}]",
+    '{"day":"5"}': "field 'day' holds 5, which is not DATE",
+    '{"s":{"a":1,"a":2}}': """field 's' holds {"a":1,"a":2}, which is not STRING""",
+}
+
+
+def test_value_that_spark_reads_as_another_time_is_a_bad_record(spark: SparkSession) -> None:
+    """A number of seconds that overflows, a time of today, a number of days; and a text that is an object."""
+    read = Flow("f").read("r", KafkaTopic("t", TIMES)).operator
+    assert isinstance(read, Read)
+    live = live_session(spark, Settings.of({}, environment={}))
+    frame = live.createDataFrame([(text.encode(),) for text in (*MOMENTS, *OTHERS)], "value BINARY")
+    frame = frame.selectExpr("value", parse_value(read)).selectExpr(
+        "value", f"{is_bad_record(read)} AS bad", f"{describe_misfit(read)} AS why"
+    )
+
+    found = {bytes(row.value).decode(): row for row in frame.collect()}
+
+    assert [text for text in MOMENTS if found[text].bad] == []
+    assert {text: found[text].why.removeprefix(": ")[: len(why)] for text, why in OTHERS.items()} == OTHERS
+    assert [text for text in OTHERS if not found[text].bad] == []

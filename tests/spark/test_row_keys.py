@@ -111,6 +111,12 @@ _BAD: dict[tuple[str, Any], list[tuple[Message, str]]] = {
         ((b'{"a":1}', b'{"a":1,"b":2}'), "value b = 2, and in its key null"),
     ],
     ("a INT NOT NULL, b INT", ("a", "b")): [((b"{}", None), _BOTH)],
+    ("at TIMESTAMP, n INT", "at"): [((b"12:30", None), "has the key 12:30, which is not the text of at")],
+    ("at TIMESTAMP, day DATE, n INT", ("at", "day")): [
+        ((b'{"at":18446744073710}', None), "which is not a JSON object of at TIMESTAMP"),
+        ((b'{"at":"12:30"}', None), "which is not a JSON object of at TIMESTAMP"),
+        ((b'{"day":"5"}', None), "which is not a JSON object of at TIMESTAMP"),
+    ],
 }
 
 

@@ -17,6 +17,7 @@ from flowcore.api.operators import Read
 from flowcore.api.schema import Column
 from flowcore.spark.frame.sql import literal, quote, struct
 from flowcore.spark.topics.formats.decimal_numbers import is_decimal, short_number, unless_too_long
+from flowcore.spark.topics.formats.json_times import TIME_OF_DAY, misread_times
 from flowcore.spark.topics.formats.sql_format import RECORD, outside_calendar, spark_type
 
 __all__ = ["IS_TOMBSTONE", "ROW_KEY", "RowKey"]
@@ -27,7 +28,11 @@ IS_TOMBSTONE = "value IS NULL"
 _TEXT = "CAST(key AS STRING)"
 _SHOWN = 100
 _CORRUPT = "_flowcore_corrupt"
-_OPTIONS = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
+# Without the fallback a text is no number of days: Spark reads "5" as 1970-01-06.
+_OPTIONS = (
+    "map('mode', 'PERMISSIVE', 'enableDateTimeParsingFallback', 'false', "
+    f"'columnNameOfCorruptRecord', '{_CORRUPT}')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,9 @@ class RowKey:
             names = f"array({', '.join(map(literal, self.names))})"
             wrong.append(f"{ROW_KEY} IS NULL OR {ROW_KEY}.{_CORRUPT} IS NOT NULL")
             wrong.append(f"coalesce(size(array_except(json_object_keys({_TEXT}), {names})), 1) <> 0")
+            wrong += [condition for condition, _ in misread_times(self.columns, _TEXT)]
+        elif self.columns[0].type == "TIMESTAMP":
+            wrong.append(f"{_TEXT} RLIKE {literal(TIME_OF_DAY)}")
         for each in self.columns:
             value = f"{ROW_KEY}.{quote(each.name)}"
             if len(self.columns) == 1 or not each.nullable:

@@ -101,9 +101,9 @@ def read_files(source: Csv | Json, ddl: str, context: Context, *, mode: str, **o
     """Read files with a schema; ``mode`` says what becomes of a line that does not fit it."""
     path = context.path(source.path)
     if isinstance(source, Json):
-        return (
-            context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).json(path)
-        )
+        # Without the fallback a text is no number of days: Spark reads "5" as 1970-01-06.
+        options |= {"mode": mode, "enableDateTimeParsingFallback": "false"}
+        return context.spark.read.options(**options).options(**source.options).schema(ddl).json(path)
     options |= {"header": str(source.header).lower(), "sep": source.delimiter, "enforceSchema": "false"}
     return context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).csv(path)
 

@@ -1,9 +1,9 @@
 """JSON in SQL text: the objects of `flowcore.serializers.formats.json_text`, and no others.
 
-Spark's reader accepts more: it ignores what follows the first object, reads anything as a STRING field, and
-reads words as a DOUBLE field. To parse each payload a second time would double the cost of reading. So each
-check is evaluated only for values that may be wrong. Numbers of DECIMAL fields are checked before Spark reads
-them (`decimal_numbers`).
+Spark's reader accepts more: it ignores what follows the first object, reads anything as a STRING field, reads
+words as a DOUBLE field, and some numbers and texts as another TIMESTAMP (`json_times`). To parse each payload
+a second time would double the cost of reading. So each check is evaluated only for values that may be wrong.
+Numbers of DECIMAL fields are checked before Spark reads them (`decimal_numbers`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from collections.abc import Mapping
 from flowcore.api.schema import Schema
 from flowcore.spark.frame.sql import json_object, literal, quote
 from flowcore.spark.topics.formats.decimal_numbers import too_long_numbers, unless_too_long
+from flowcore.spark.topics.formats.json_times import misread_times
 from flowcore.spark.topics.formats.sql_format import RECORD, misfit_text
 
 __all__ = ["JsonSql"]
 
 _CORRUPT = "_flowcore_corrupt"
+# Without the fallback a text is no number of days: Spark reads "5" as 1970-01-06.
 _OPTIONS = (
-    f"map('mode', 'PERMISSIVE', 'allowSingleQuotes', 'false', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
+    "map('mode', 'PERMISSIVE', 'allowSingleQuotes', 'false', 'enableDateTimeParsingFallback', 'false', "
+    f"'columnNameOfCorruptRecord', '{_CORRUPT}')"
 )
 _NUMBER = "^-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$"
 _NOT_FINITE = "'NaN', 'Infinity', '-Infinity'"
@@ -60,7 +63,7 @@ class JsonSql:
                 word = f"CAST({_field(column.name, text)} AS STRING)"
                 no_word = f"{_kind(column.name, text)} <> 'STRING' OR {word} NOT IN ({_NOT_FINITE})"
                 found.append(f"({infinite} AND ({no_word}))")
-        return found
+        return found + [condition for condition, _ in misread_times(schema.columns, text)]
 
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:
         """Text that is not one object, and each field that is not a value of its column's type."""
@@ -69,17 +72,18 @@ class JsonSql:
             (f"json_object_keys({text}) IS NULL", literal("it is not a JSON object")),
             (_is_followed(payload, text), literal("more text follows the object")),
             *too_long_numbers(schema.columns, text),
+            *misread_times(schema.columns, text),
         ]
         for column in schema.columns:
-            value = _field(column.name, text)
+            shown = f"CAST({_field(column.name, text)} AS STRING)"
             if column.type == "STRING":
+                # Spark has no VARIANT of an object that names a field twice, and reads its text.
+                shown = f"coalesce({shown}, {RECORD}.{quote(column.name)})"
                 wrong = f"{_kind(column.name, text)} NOT IN ('STRING', 'VOID')"
             else:
                 ddl = literal(f"{quote(column.name)} {column.type}, {_CORRUPT} STRING")
                 wrong = f"from_json({text}, {ddl}, {_OPTIONS}).{_CORRUPT} IS NOT NULL"
-            found.append(
-                (f"{value} IS NOT NULL AND {wrong}", misfit_text(column, f"CAST({value} AS STRING)"))
-            )
+            found.append((f"{shown} IS NOT NULL AND {wrong}", misfit_text(column, shown)))
         return found
 
     def unwritable(self, columns: Mapping[str, str]) -> None:
@@ -131,5 +135,5 @@ def _field(name: str, text: str) -> str:
 
 
 def _kind(name: str, text: str) -> str:
-    """The type of a field in the payload."""
-    return f"schema_of_variant({_field(name, text)})"
+    """The type of a field in the payload; empty if the field is absent, or names a field of its own twice."""
+    return f"coalesce(schema_of_variant({_field(name, text)}), '')"

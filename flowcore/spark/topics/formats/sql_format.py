@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame
@@ -14,8 +14,8 @@ from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = [
-    "RECORD", "RawSql", "SqlFormat", "cast_columns", "misfit_text", "null_text", "outside_calendar",
-    "require_type", "spark_type", "within_calendar",
+    "RECORD", "RawSql", "SqlFormat", "any_part", "cast_columns", "misfit_text", "null_text",
+    "outside_calendar", "require_type", "spark_type", "within_calendar",
 ]  # fmt: skip
 
 RECORD = "record"
@@ -34,6 +34,10 @@ _FIRST_AND_LAST: Mapping[type[T.DataType], tuple[str, str]] = {
     ),
 }
 """What Python can hold of each type of time."""
+
+
+Test = Callable[[str, T.DataType], str | None]
+"""SQL text of a condition on a value of a type; None if the condition does not apply to the type."""
 
 
 class SqlFormat(Protocol):
@@ -85,25 +89,28 @@ class RawSql:
         return f"CAST({value} AS BINARY)"
 
 
-def outside_calendar(value: str, kind: T.DataType) -> str | None:
-    """SQL text that is true if a date or time in a value is not of the years 1 to 9999; None if without."""
-    if (limits := _FIRST_AND_LAST.get(type(kind))) is not None:
-        return f"{value} NOT BETWEEN {limits[0]} AND {limits[1]}"
+def any_part(value: str, kind: T.DataType, test: Test) -> str | None:
+    """SQL text that is true if a test holds for a value or a part of it; None if it has none to test."""
+    if (tested := test(value, kind)) is not None:
+        return tested
     parts: list[str | None] = []
     match kind:
         case T.StructType():
-            parts = [
-                outside_calendar(f"{value}.{quote(field.name)}", field.dataType) for field in kind.fields
-            ]
+            parts = [any_part(f"{value}.{quote(each.name)}", each.dataType, test) for each in kind.fields]
         case T.ArrayType():
-            parts = [_any_outside(value, kind.elementType)]
+            parts = [_any_item(value, kind.elementType, test)]
         case T.MapType():
             parts = [
-                _any_outside(f"map_keys({value})", kind.keyType),
-                _any_outside(f"map_values({value})", kind.valueType),
+                _any_item(f"map_keys({value})", kind.keyType, test),
+                _any_item(f"map_values({value})", kind.valueType, test),
             ]
     found = [f"coalesce({part}, false)" for part in parts if part]
     return f"({' OR '.join(found)})" if found else None
+
+
+def outside_calendar(value: str, kind: T.DataType) -> str | None:
+    """SQL text that is true if a date or time in a value is not of the years 1 to 9999; None if without."""
+    return any_part(value, kind, _outside)
 
 
 def within_calendar(value: str, kind: T.DataType) -> str:
@@ -112,9 +119,14 @@ def within_calendar(value: str, kind: T.DataType) -> str:
     return value if outside is None else f"CASE WHEN NOT coalesce({outside}, false) THEN {value} END"
 
 
-def _any_outside(values: str, kind: T.DataType) -> str | None:
+def _outside(value: str, kind: T.DataType) -> str | None:
+    limits = _FIRST_AND_LAST.get(type(kind))
+    return limits and f"{value} NOT BETWEEN {limits[0]} AND {limits[1]}"
+
+
+def _any_item(values: str, kind: T.DataType, test: Test) -> str | None:
     item = f"_x{values.count('_x')}"
-    inner = outside_calendar(item, kind)
+    inner = any_part(item, kind, test)
     return inner and f"exists({values}, {item} -> {inner})"
 
 
