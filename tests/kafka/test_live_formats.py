@@ -239,3 +239,28 @@ def test_tagged_elements_hold_values_of_each_format(kind: str, headers: bool, li
     assert _bytes(live, between.dead_letter) == [b"\xff\xff"]
     values = [format_of(between).encode(bid) for bid in _BIDS]
     assert [data[0 if headers else 9 :] for data in _bytes(live, between)[:3]] == values
+
+
+def test_dead_letter_of_a_tagged_sink_is_json_without_a_tag(live: Live) -> None:
+    """The row that Avro's enum, or a JSON schema, cannot hold; the rows beside it are tagged."""
+    kind = {"type": "enum", "name": "K", "symbols": ["A", "B"]}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "kind", "type": ["null", kind]}]}
+    source = live.topic("in", schema="kind STRING")
+    avro = live.topic("avro", format="avro", format_options={"schema": schema}, elements="tagged")
+    plain = live.topic("json", schema="Kind STRING NOT NULL", elements="tagged")
+    live.send(source, {"kind": "A"}, {"kind": "C"}, {"kind": None})
+
+    live.run(_copy(source, avro, plain))
+
+    assert [data[9:] for data in _bytes(live, avro)] == [b"\2\0", b"\0"]
+    assert [data[9:] for data in _bytes(live, plain)] == [b'{"Kind":"A"}', b'{"Kind":"C"}']
+    letters = {record.value: record.headers for record in live.records(source.dead_letter)}
+    assert {value: headers["flowcore-operator"] for value, headers in letters.items()} == {
+        b'{"kind":"C"}': b"out0",
+        b"{}": b"out1",
+    }
+    assert (
+        b"column 'kind' holds a value that is not of its Avro type"
+        in letters[b'{"kind":"C"}']["flowcore-reason"]
+    )
+    assert b"column 'Kind' is NOT NULL and holds a null" in letters[b"{}"]["flowcore-reason"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["find_misreading"]
+__all__ = ["find_misreading", "named_types"]
 
 _PROMOTED = {
     "int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
@@ -25,7 +25,7 @@ def find_misreading(writer: Any, reader: Any) -> str | None:
     >>> find_misreading("int", "long"), find_misreading("long", "int")
     (None, 'the value is written as long and read as int')
     """
-    resolution = _Resolution(dict(_named_types(writer)), dict(_named_types(reader)))
+    resolution = _Resolution(dict(named_types(writer)), dict(named_types(reader)))
     return next(resolution.problems(writer, reader, "the value"), None)
 
 
@@ -109,7 +109,7 @@ def _named(schema: Any, types: Mapping[str, Any]) -> Any:
     return types.get(schema, schema) if isinstance(schema, str) else schema
 
 
-def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
+def named_types(schema: Any) -> Iterator[tuple[str, Any]]:
     """The types of a schema that have names."""
     if isinstance(schema, list):
         parts = schema
@@ -121,7 +121,7 @@ def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
     else:
         return
     for part in parts:
-        yield from _named_types(part)
+        yield from named_types(part)
 
 
 def _show(schema: Any) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import sqlglot
+from sqlglot import exp
+
 from flowcore import KafkaTopic
 from flowcore.api.schema import Schema
 from flowcore.spark.topics.formats.avro import AvroSql
@@ -29,3 +32,66 @@ def test_a_writer_may_have_fields_for_which_there_is_no_column() -> None:
     assert "`either` IS NULL THEN true" in misfits
     assert "`maybe` IS NULL" not in misfits
     assert "`none` IS NULL" not in misfits
+
+
+KIND = {"type": "enum", "name": "K", "symbols": ["A", "B"]}
+POINT = _record(x="int", kind=["null", "K"], label=["string", "null"]) | {"name": "P"}
+
+
+def _bad(**fields: Any) -> dict[str, str]:
+    """By column, when its value is not of its Avro type."""
+    topic = KafkaTopic("out", format="avro", format_options={"schema": _record(**fields)})
+    found = AvroSql(topic).unwritable({name: f"`{name}`" for name in fields})
+    if found is None:
+        return {}
+    cases = sqlglot.parse_one(f"SELECT {found}", dialect="spark").find(exp.Case)
+    assert cases is not None
+    reasons = {each.this.sql("spark"): each.args["true"].name for each in cases.args["ifs"]}
+    ours = {text: reason for text, reason in reasons.items() if not text.endswith(" IS NULL")}
+    assert all(" holds a value that is not of its Avro type, " in reason for reason in ours.values())
+    return {reason.split("'")[1]: text for text, reason in ours.items()}
+
+
+def test_rows_are_checked_for_what_spark_fails_to_write_as_avro() -> None:
+    """Spark's writer raises for such a value, at each start."""
+    found = _bad(
+        kind=KIND,
+        same=["null", "K"],
+        fixed={"type": "fixed", "name": "F", "size": 4},
+        text="string",
+        at={"type": "long", "logicalType": "timestamp-millis"},
+        price={"type": "fixed", "name": "D", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2},
+        point=POINT,
+        points={"type": "array", "items": ["null", "P"]},
+        numbers={"type": "map", "values": "int"},
+        maybe={"type": "array", "items": ["int", "null"]},
+        id="long",
+    )
+
+    wrong = "(_x0.`x` IS NULL) OR (NOT _x0.`kind` IN ('A', 'B')) OR (NOT IS_VALID_UTF8(_x0.`label`))"
+    inner = f"NOT _x0 IS NULL AND ({wrong})"
+    expected = {
+        "kind": "NOT `kind` IN ('A', 'B')",
+        "same": "NOT `same` IN ('A', 'B')",
+        "fixed": "OCTET_LENGTH(`fixed`) <> 4",
+        "text": "NOT IS_VALID_UTF8(`text`)",
+        "at": "UNIX_MICROS(CAST(`at` AS TIMESTAMP)) % 1000 <> 0",
+        "point": f"EXISTS(ARRAY(`point`), _x0 -> (_x0 IS NULL OR ({inner})))",
+        "points": f"EXISTS(`points`, _x0 -> (({inner})))",
+        "numbers": "(EXISTS(MAP_KEYS(`numbers`), _x0 -> (_x0 IS NULL OR NOT IS_VALID_UTF8(_x0))) "
+        "OR EXISTS(MAP_VALUES(`numbers`), _x0 -> (_x0 IS NULL)))",
+    }
+    assert found == {name: f"COALESCE({text}, FALSE)" for name, text in expected.items()}
+
+
+def test_a_row_of_types_that_hold_all_values_is_not_checked() -> None:
+    """The check is part of each row's cost."""
+    assert (
+        _bad(
+            id="long",
+            price=["null", "double"],
+            body="bytes",
+            more={"type": "array", "items": ["null", "int"]},
+        )
+        == {}
+    )

@@ -7,6 +7,7 @@ another writer made longer than necessary (a number with leading zeros) are refu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,8 @@ from flowcore.errors import FormatError
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_schemas import avro_columns
 from flowcore.spark.frame.sql import literal, quote, struct
-from flowcore.spark.topics.formats.sql_format import RECORD
+from flowcore.spark.topics.formats.avro_misfits import misfits_of
+from flowcore.spark.topics.formats.sql_format import RECORD, null_text
 
 __all__ = ["NEW_SCHEMA", "AvroSql"]
 
@@ -85,13 +87,12 @@ class AvroSql:
         ]
 
     def unwritable(self, columns: Mapping[str, str]) -> str | None:
-        """A null in a required column."""
+        """A null in a required column, or a value that is not of its Avro type."""
         required = [c.name for c in self._schema.columns if c.name in self._required or not c.nullable]
-        cases = [
-            f"WHEN {columns[name]} IS NULL THEN {literal(f'column {name!r} is NOT NULL and holds a null')}"
-            for name in required
-        ]
-        return f"CASE {' '.join(cases)} END" if cases else None
+        found = [(f"{columns[name]} IS NULL", null_text(name)) for name in required]
+        found += misfits_of(json.loads(self._text), columns)
+        cases = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in found)
+        return f"CASE {cases} END" if found else None
 
     def write(self, columns: Mapping[str, str]) -> str:
         """One value of the columns, which have the schema's types."""
