@@ -1,5 +1,6 @@
 """A source returns the columns of its schema, or an error that names the file or the column."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +138,12 @@ MISTAKES: dict[str, tuple[Source, dict[str, str], type[FlowcoreError], str]] = {
         RunError,
         r"stage 'out' failed: source 'in': line 2 of .*/a b\.json does not fit .*many",
     ),
+    "json-number-of-days": (
+        Json("in", "id BIGINT, day DATE"),
+        {"a.json": '{"id": 1, "day": "2026-01-01"}\n{"id": 2, "day": "5"}\n'},
+        RunError,
+        r"stage 'out' failed: source 'in': line 2 of .*/a\.json does not fit",
+    ),
     "json-garbage": (
         Json("in", "id BIGINT"),
         {"a.json": '{"id": 1}\ngarbage\n'},
@@ -221,3 +228,19 @@ def test_json_written_and_read_again_is_the_same(tmp_path: Path, run: Run, rows:
         (1, "é😀\"'", ["a", None], 1, 0.5, 1767225600000),
         (2, None, [], None, None, None),
     ]
+
+
+def test_text_sinks_keep_spaces_and_microseconds(tmp_path: Path, run: Run) -> None:
+    """Spark's writers cut both by default."""
+    row = [" x ", "2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:00.000002"]
+    _write(tmp_path, "a.csv", f"name,at,local\n{','.join(row)}\n")
+    flow = Flow("f")
+    texts = flow.read("in", Csv("in", "name STRING, at TIMESTAMP, local TIMESTAMP_NTZ"))
+    texts.write("csv", Csv("csv"))
+    texts.write("json", Json("json"))
+
+    run(flow)
+
+    (table,), (lines,) = (tmp_path.glob(f"{kind}/*.{kind}") for kind in ("csv", "json"))
+    assert [*csv.reader(table.read_text().splitlines())] == [["name", "at", "local"], row]
+    assert [*json.loads(lines.read_text()).values()] == row

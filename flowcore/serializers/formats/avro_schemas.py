@@ -5,13 +5,13 @@ that type.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowcore.errors import FormatError
 from flowcore.serializers.formats.columns import ColumnDefinitions, ValueColumn, parse_columns
 
-__all__ = ["avro_columns", "avro_schema", "check_bounded"]
+__all__ = ["avro_columns", "avro_fields", "avro_schema", "check_bounded"]
 
 _TYPES: Mapping[str, Any] = {
     "BOOLEAN": "boolean", "TINYINT": "int", "SMALLINT": "int", "INT": "int", "BIGINT": "long",
@@ -65,11 +65,20 @@ def avro_columns(schema: Any) -> dict[str, ValueColumn]:
     Raises:
         FormatError: The schema is not a record, or Spark has no column type for a field.
     """
+    known: dict[str, str] = {}
+    types = {field["name"]: _type(field["type"], known) for field in avro_fields(schema)}
+    return {name: ValueColumn(name, kind, nullable) for name, (kind, nullable) in types.items()}
+
+
+def avro_fields(schema: Any) -> Sequence[Mapping[str, Any]]:
+    """The fields of a parsed schema.
+
+    Raises:
+        FormatError: The schema is not a record.
+    """
     match schema:
-        case {"type": "record", "fields": fields}:
-            known: dict[str, str] = {}
-            types = {field["name"]: _type(field["type"], known) for field in fields}
-            return {name: ValueColumn(name, kind, nullable) for name, (kind, nullable) in types.items()}
+        case {"type": "record", "fields": list(fields)}:
+            return fields
         case _:
             msg = f"the Avro schema {str(schema)[:80]!r} is not a record: it has no columns; pass a record"
             raise FormatError(msg)

@@ -16,7 +16,7 @@ from flowcore.api.schema import Schema
 from flowcore.api.value_formats import format_of, value_schema
 from flowcore.errors import FormatError
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
-from flowcore.serializers.formats.avro_schemas import avro_columns
+from flowcore.serializers.formats.avro_schemas import avro_columns, avro_fields
 from flowcore.spark.frame.sql import literal, quote, struct
 from flowcore.spark.topics.formats.avro_misfits import misfits_of
 from flowcore.spark.topics.formats.sql_format import RECORD, null_text
@@ -165,7 +165,7 @@ def _body(payload: str) -> str:
 
 def _never_null(schema: Any) -> list[str]:
     """Fields of an Avro schema that cannot be null; they may have types that no column has."""
-    kinds = {field["name"]: field["type"] for field in schema["fields"]}
+    kinds = {field["name"]: field["type"] for field in avro_fields(schema)}
     return [
         name for name, kind in kinds.items() if "null" not in (kind if isinstance(kind, list) else [kind])
     ]
