@@ -136,9 +136,10 @@ def _write_json(
 
 def _nulls(schema: Schema | None, columns: Mapping[str, str]) -> Iterator[str]:
     """Cases of a column that is null and must not be, each with the reason."""
-    for column in () if schema is None else schema.columns:
-        if not column.nullable:
-            yield f"WHEN {columns[column.name]} IS NULL THEN {null_text(column.name)}"
+    required = {each.name for each in (() if schema is None else schema.columns) if not each.nullable}
+    for name, text in columns.items():
+        if name in required:
+            yield f"WHEN {text} IS NULL THEN {null_text(name)}"
 
 
 def _unreadable_times(columns: Mapping[str, str], frame: DataFrame) -> Iterator[str]:
