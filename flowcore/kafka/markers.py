@@ -76,8 +76,8 @@ def ensure_companion(servers: str, topic: str) -> int:
     partitions = partition_counts(servers, [topic])[topic]
     if partitions is None:
         msg = (
-            f"topic {topic!r} does not exist at {servers} or has no leader: the number of "
-            "partitions of its companion is unknown; create it first"
+            f"topic {topic!r} does not exist at {servers}: the number of partitions of its companion is "
+            "unknown; create it first"
         )
         raise BrokerError(msg)
     companion = KafkaTopic(topic).events

@@ -87,14 +87,19 @@ def ensure_topics(
 
     Raises:
         BrokerError: The broker cannot be reached, or refuses a topic.
+        UnreachableBrokerError: A partition has no leader.
     """
     with connected(bootstrap_servers) as client:
-        missing = [name for name, count in _partition_counts(client, topics).items() if count is None]
-        if not missing:
+        known = _partitions(client, topics)
+        if all(map(_is_led, known.values())):
             return
         # Without a replication factor the broker uses its default, which fits its number of nodes.
-        wanted = {name: {"num_partitions": topics[name], "configs": configs or {}} for name in missing}
-        for answer in client.create_topics(wanted, raise_errors=False)["topics"]:
+        wanted = {
+            name: {"num_partitions": topics[name], "configs": configs or {}}
+            for name, partitions in known.items()
+            if not partitions
+        }
+        for answer in client.create_topics(wanted, raise_errors=False)["topics"] if wanted else ():
             if answer["error_code"] in {0, TopicAlreadyExistsError.errno}:
                 continue
             name = answer["name"]
@@ -105,15 +110,7 @@ def ensure_topics(
             )
             raise BrokerError(msg)
         # The request is answered before every partition has a leader.
-        deadline = time.monotonic() + _TIMEOUT_S
-        while None in _partition_counts(client, missing).values():
-            if time.monotonic() > deadline:
-                msg = (
-                    f"topics {missing} were created at {bootstrap_servers} but have no leader after "
-                    f"{_TIMEOUT_S:.0f} s: nothing could be written to them; see the broker's log"
-                )
-                raise BrokerError(msg)
-            time.sleep(0.02)
+        _wait_for_leaders(client, bootstrap_servers, topics)
 
 
 def grow_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
@@ -121,29 +118,33 @@ def grow_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
 
     Raises:
         BrokerError: The broker cannot be reached, or refuses.
+        UnreachableBrokerError: A partition has no leader.
     """
     with connected(bootstrap_servers) as client:
-        if (_partition_counts(client, [topic])[topic] or 0) >= partitions:
-            return
-        answer = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
-        deadline = time.monotonic() + _TIMEOUT_S
-        # An error may mean that another client was faster, so the number is read first.
-        while (_partition_counts(client, [topic])[topic] or 0) < partitions:
-            if answer.error_code or time.monotonic() > deadline:
-                reason = answer.error_message or name_error(answer.error_code, f"ALTER topic {topic!r}")
-                msg = f"{topic!r} at {bootstrap_servers} cannot be given {partitions} partitions: {reason}"
-                raise BrokerError(msg)
-            time.sleep(0.02)
+        if len(_partitions(client, [topic])[topic]) < partitions:
+            answer = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
+            deadline = time.monotonic() + _TIMEOUT_S
+            # An error may mean that another client was faster, so the number is read first.
+            while len(_partitions(client, [topic])[topic]) < partitions:
+                if answer.error_code or time.monotonic() > deadline:
+                    reason = answer.error_message or name_error(answer.error_code, f"ALTER topic {topic!r}")
+                    msg = (
+                        f"{topic!r} at {bootstrap_servers} cannot be given {partitions} partitions: {reason}"
+                    )
+                    raise BrokerError(msg)
+                time.sleep(0.02)
+        _wait_for_leaders(client, bootstrap_servers, [topic])
 
 
 def partition_counts(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, int | None]:
-    """The number of partitions of each topic, None if it does not exist or has no leader.
+    """The number of partitions of each topic, None if it does not exist.
 
     Raises:
         BrokerError: The broker cannot be reached.
+        UnreachableBrokerError: A partition has no leader.
     """
     with connected(bootstrap_servers) as client:
-        return _partition_counts(client, topics)
+        return _partition_counts(client, bootstrap_servers, topics)
 
 
 def identify_topics(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, TopicIdentity | None]:
@@ -185,7 +186,7 @@ def begin_offsets_of_topics(bootstrap_servers: str, topics: Iterable[str]) -> di
         BrokerError: The broker cannot be reached.
     """
     with connected(bootstrap_servers) as client:
-        return _offsets_of_topics(client, topics, OffsetSpec.EARLIEST)
+        return _offsets_of_topics(client, bootstrap_servers, topics, OffsetSpec.EARLIEST)
 
 
 def end_offsets_of_topics(
@@ -197,7 +198,7 @@ def end_offsets_of_topics(
         BrokerError: The broker has not answered within the time.
     """
     with connected(bootstrap_servers, timeout_s) as client:
-        return _offsets_of_topics(client, topics, OffsetSpec.LATEST)
+        return _offsets_of_topics(client, bootstrap_servers, topics, OffsetSpec.LATEST)
 
 
 def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
@@ -309,25 +310,57 @@ def _describe(client: KafkaAdminClient, topics: Iterable[str]) -> list[dict[str,
     return found
 
 
-def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[str, int | None]:
-    known = {topic["name"]: topic["partitions"] for topic in _describe(client, topics)}
-    return {
-        # A topic that does not exist has no partitions.
-        name: len(known[name]) or None if all(part["leader_id"] >= 0 for part in known[name]) else None
-        for name in topics
-    }
+def _partitions(client: KafkaAdminClient, topics: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """The partitions of each topic; none of a topic that does not exist."""
+    names = [*topics]
+    known = {topic["name"]: topic["partitions"] for topic in _describe(client, names)}
+    return {name: known[name] for name in names}
+
+
+def _is_led(partitions: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a topic exists, and each partition has a leader."""
+    leaders = [partition["leader_id"] for partition in partitions]
+    return bool(leaders) and min(leaders) >= 0
+
+
+def _without_leader(
+    bootstrap_servers: str, known: Mapping[str, Iterable[Mapping[str, Any]]]
+) -> UnreachableBrokerError:
+    names = ", ".join(sorted(name for name, partitions in known.items() if not _is_led(partitions)))
+    return UnreachableBrokerError(
+        f"topics {names} at {bootstrap_servers} have partitions without a leader: nothing can be read from "
+        "or written to them until their brokers are back; see the brokers' logs"
+    )
+
+
+def _wait_for_leaders(client: KafkaAdminClient, bootstrap_servers: str, topics: Iterable[str]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not all(map(_is_led, (known := _partitions(client, topics)).values())):
+        if time.monotonic() > deadline:
+            raise _without_leader(bootstrap_servers, known)
+        time.sleep(0.02)
+
+
+def _partition_counts(
+    client: KafkaAdminClient, bootstrap_servers: str, topics: Iterable[str]
+) -> dict[str, int | None]:
+    known = _partitions(client, topics)
+    existing = {name: partitions for name, partitions in known.items() if partitions}
+    if not all(map(_is_led, existing.values())):
+        raise _without_leader(bootstrap_servers, existing)
+    return {name: len(partitions) or None for name, partitions in known.items()}
 
 
 def _require_topic(client: KafkaAdminClient, topic: str) -> None:
-    if _partition_counts(client, [topic])[topic] is None:
-        msg = f"topic {topic!r} does not exist or has no leader"
+    if not _partitions(client, [topic])[topic]:
+        msg = f"topic {topic!r} does not exist"
         raise KafkaError(msg)
 
 
 def _offsets_of_topics(
-    client: KafkaAdminClient, topics: Iterable[str], place: OffsetSpec
+    client: KafkaAdminClient, bootstrap_servers: str, topics: Iterable[str], place: OffsetSpec
 ) -> dict[str, dict[int, int]]:
-    counts = _partition_counts(client, topics)
+    counts = _partition_counts(client, bootstrap_servers, topics)
     asked = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count or 0)]
     found = client.list_partition_offsets(dict.fromkeys(asked, place)) if asked else {}
     return {
@@ -339,7 +372,7 @@ def _offsets_of_topics(
 def _offsets(
     client: KafkaAdminClient, bootstrap_servers: str, topic: str, place: OffsetSpec | int
 ) -> dict[int, int]:
-    count = _partition_counts(client, [topic])[topic]
+    count = _partition_counts(client, bootstrap_servers, [topic])[topic]
     if count is None:
         msg = (
             f"topic {topic!r} does not exist at {bootstrap_servers}: it has no offsets; create it "
