@@ -63,7 +63,8 @@ class JoinedResults:
         self._store = results_of(context)
         self._stages = [stage for stage in plan.bounded if stage.results]
         self._frames: dict[tuple[str, str], dict[Operator, DataFrame]] = {}
-        self._rejected: dict[str, str] = {}
+        self._rejected: dict[tuple[str, str], str] = {}
+        """Versions that a query cannot join, by the names of query and stage."""
         self._seen: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def __enter__(self) -> Self:
@@ -128,14 +129,15 @@ class JoinedResults:
             if all(_is_history(result.operator, query) for result in stage.results):
                 continue
             version = self._version_now(stage.name)
-            if version and version not in (versions.get(stage.name), self._rejected.get(stage.name)):
+            rejected = self._rejected.get((query.name, stage.name))
+            if version and version not in (versions.get(stage.name), rejected):
                 found[stage.name] = version
         return found
 
     def reject(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
         """Remember the versions that a query cannot join, so that they are not tried again."""
-        self._rejected |= versions
-        for stage in versions:
+        for stage, version in versions.items():
+            self._rejected[query.name, stage] = version
             self._store.folder(stage).unpin(_next(query))
 
     def _joined_by(self, query: LiveQuery) -> list[BoundedStage]:
