@@ -227,25 +227,28 @@ def _adopt(copy: Path, checkpoint: Path) -> None:
 
 
 def _follow(checkpoint: Path, key_groups: int) -> None:
-    """Write the number of key groups to the files that do not belong to Spark."""
-    move_to_key_groups(checkpoint, key_groups)
+    """Write the number of key groups to the files that do not belong to Spark.
+
+    The plan file, which lets the flow start with this number, is the last one: a call that was interrupted
+    has to be repeated first.
+    """
     skip_ledger_batch(checkpoint)
     path = checkpoint / WATERMARKS
     kept = json.loads(path.read_text()) if path.exists() else {}
-    if not kept.get("key_groups"):
-        return
-    reports: dict[str, list[dict[str, Any]]] = {}
-    for name, report in kept["key_groups"].items():
-        reports.setdefault(name.rsplit("/", 1)[0], []).append(report)
-    kept["key_groups"] = {
-        f"{name}/{number}": {
-            "watermark_ms": min(each["watermark_ms"] for each in found),
-            "idle": all(each.get("idle", False) for each in found),
+    if kept.get("key_groups"):
+        reports: dict[str, list[dict[str, Any]]] = {}
+        for name, report in kept["key_groups"].items():
+            reports.setdefault(name.rsplit("/", 1)[0], []).append(report)
+        kept["key_groups"] = {
+            f"{name}/{number}": {
+                "watermark_ms": min(each["watermark_ms"] for each in found),
+                "idle": all(each.get("idle", False) for each in found),
+            }
+            for name, found in reports.items()
+            for number in range(key_groups)
         }
-        for name, found in reports.items()
-        for number in range(key_groups)
-    }
-    replace_file(path, json.dumps(kept))
+        replace_file(path, json.dumps(kept))
+    move_to_key_groups(checkpoint, key_groups)
 
 
 def _commit(path: Path, text: str) -> None:

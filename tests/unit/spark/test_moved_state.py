@@ -26,6 +26,7 @@ from flowcore.spark.checkpoint.plan_file import (
     skip_ledger_batch,
     write_plan_file,
 )
+from flowcore.spark.run import regroup
 from flowcore.windows.triggers import Count
 
 BIDS = TopicIdentity("cluster-a", "id-1", 2)
@@ -79,6 +80,28 @@ def test_plan_file_has_the_types_of_keys(checkpoint: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "schemas": {}}))
     with pytest.raises(StateError, match="start the flow once with this flowcore"):
         read_schemas(checkpoint)
+
+
+def test_interrupted_move_leaves_the_plan_as_it_was(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow cannot start with the new number before the ledger is skipped: the command is repeated."""
+
+    def interrupt(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(regroup, "skip_ledger_batch", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        regroup._follow(checkpoint, 64)
+    require_fit(query_in(16), "f", checkpoint)
+    monkeypatch.undo()
+
+    regroup._follow(checkpoint, 64)
+
+    require_fit(query_in(64), "f", checkpoint)
+    after = read_plan_file(checkpoint)
+    assert after is not None
+    assert after.ledger == LedgerTerms(2, 2, series=1)
 
 
 def test_ledger_begins_again_after_the_batch_that_moves_state(checkpoint: Path) -> None:
