@@ -100,13 +100,15 @@ def move_offsets(checkpoint: Path, topic: str, first: Mapping[int, int], last: M
     """Move the offsets of a topic between its first record and its end; returns whether any was outside.
 
     To be called while no query runs on the checkpoint, for a topic whose lost records nobody needs. Spark
-    would refuse to continue for ever.
+    would refuse to continue for ever. After an interrupted call the records still count as lost, so that
+    another call moves the rest.
     """
     moved = False
-    # A planned batch begins where the one before it ends.
-    for number in sorted(planned_batches(checkpoint))[-2:]:
+    # A planned batch begins where the one before it ends, so its end is moved first.
+    for number in sorted(planned_batches(checkpoint), reverse=True)[:2]:
         file = checkpoint / "offsets" / str(number)
         lines = file.read_text().splitlines()
+        differs = False
         for place, line in enumerate(lines[2:], 2):
             found = json.loads(line) if line.startswith("{") else {}
             before = found.get(topic)
@@ -117,9 +119,10 @@ def move_offsets(checkpoint: Path, topic: str, first: Mapping[int, int], last: M
                 for name, offset in before.items()
             }
             lines[place] = json.dumps(found, separators=(",", ":"))
-            moved = moved or found[topic] != before
-        if moved:
+            differs = differs or found[topic] != before
+        if differs:
             replace_file(file, "\n".join(lines))
+        moved = moved or differs
     return moved
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from flowcore.spark.checkpoint import offset_log
 from flowcore.spark.checkpoint.offset_log import find_lost_offsets, has_unfinished_batch, move_offsets
 
 HEAD = 'v1\n{"batchWatermarkMs":0}\n'
@@ -44,6 +47,33 @@ def test_unread_offsets_that_a_topic_has_removed_are_lost(tmp_path: Path) -> Non
     assert find_lost_offsets(tmp_path, "bids", {0: 5, 1: 6, 2: 8}) == {0: (2, 5)}
     assert find_lost_offsets(tmp_path, "bids", {0: 2, 1: 7}) == {1: (6, 7)}
     assert find_lost_offsets(tmp_path, "asks", {0: 2, 1: 7}) == {}
+
+
+def test_interrupted_move_is_completed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planned batch has its end first; the records still count as lost until it has its begin, too."""
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    for number, offset in enumerate((2, 4)):
+        (tmp_path / "offsets" / str(number)).write_text(HEAD + json.dumps({"bids": {"0": offset}}))
+    (tmp_path / "commits" / "0").touch()
+    replace, files = offset_log.replace_file, list[str]()
+
+    def replace_one(path: Path, text: str) -> None:
+        files.append(path.name)
+        if len(files) == 2:
+            raise KeyboardInterrupt
+        replace(path, text)
+
+    monkeypatch.setattr(offset_log, "replace_file", replace_one)
+    with pytest.raises(KeyboardInterrupt):
+        move_offsets(tmp_path, "bids", {0: 9}, {0: 20})
+    assert find_lost_offsets(tmp_path, "bids", {0: 9}) == {0: (2, 9)}
+
+    assert move_offsets(tmp_path, "bids", {0: 9}, {0: 20})
+
+    assert files == ["1", "0", "0"]
+    assert find_lost_offsets(tmp_path, "bids", {0: 9}) == {}
+    assert offset_log.batch_range(tmp_path, 1, "bids") == ({0: 9}, {0: 9})
 
 
 def test_batch_without_commit_is_unfinished(tmp_path: Path) -> None:
