@@ -5,6 +5,7 @@ The first session of a process starts the JVM, which keeps the options of its st
 
 import logging
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,7 @@ _AVRO_LIMITS = {
 """A few bad bytes may declare a text of 2 GB, for which the reader would allocate memory first."""
 _FORKED = {"spark.python.daemon.module": "flowcore.spark.run.worker_daemon"}
 """Remote executors may receive flowcore only when a task starts, which is too late for a daemon."""
+_JVM_ENDS_S = 20.0
 _SCRIPT = Path(__file__).with_name("worker_python.sh")
 _RETAINED = {
     # Without its UI, too, Spark keeps the plan and the metrics of the last 1,000 executions: several for
@@ -218,7 +220,11 @@ def stop_session(spark: SparkSession) -> None:
         gateway.shutdown()
         if gateway.proc is not None:
             gateway.proc.stdin.close()
-            gateway.proc.wait(timeout=20)
+            try:
+                gateway.proc.wait(timeout=_JVM_ENDS_S)
+            except subprocess.TimeoutExpired:  # it would replace the error that ends the run
+                gateway.proc.kill()
+                gateway.proc.wait()
             remove_scratch()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next session starts one
 

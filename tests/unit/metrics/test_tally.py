@@ -125,6 +125,17 @@ def test_batch_of_windows_that_have_no_time_yet_has_no_watermark() -> None:
     assert (found.counts["late"], found.watermark_ms) == (1, None)
 
 
+def test_tally_keeps_the_batches_of_a_rate_only() -> None:
+    """In real-time mode nobody asks for the rate of batches, and a run has no end."""
+    tally = QueryTally(START_MS)
+
+    for number in range(100):
+        tally.take([batch(number, number * 1_000, records=10)])
+
+    assert len(tally._recent) <= WINDOW_MS // 1_000 + 1
+    assert tally.rows_per_second(START_MS + 99_000, busy=True) == 10
+
+
 def test_tally_takes_each_batch_once() -> None:
     """Spark reports the last hundred batches repeatedly."""
     tally = QueryTally(START_MS)

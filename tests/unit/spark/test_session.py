@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,24 @@ def test_session_whose_jvm_is_ending_too_is_stopped(monkeypatch: pytest.MonkeyPa
     assert ending.stopped
     assert ended == ["gateway"]
     assert SparkContext._gateway is SparkContext._jvm is None
+
+
+def test_jvm_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error that ends a run must not be replaced by one of the clean-up."""
+    monkeypatch.setattr(session_module, "_JVM_ENDS_S", 0.1)
+    stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", stays], stdin=subprocess.PIPE) as process:
+        gateway = SimpleNamespace(shutdown=lambda: None, proc=process)
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr(SparkContext, "_jvm", object())
+        try:
+            stop_session(_EndingSession())  # type: ignore[arg-type]
+        finally:
+            ended = process.poll()
+            process.kill()
+
+    assert ended == -signal.SIGKILL
+    assert SparkContext._gateway is None
 
 
 def test_interrupted_calls_of_py4j_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
