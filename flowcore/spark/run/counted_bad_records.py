@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.operators import Read
 from flowcore.metrics.tally import topic_offsets
-from flowcore.spark.checkpoint.offset_log import batch_range
+from flowcore.spark.checkpoint.offset_log import batch_range, committed_offsets
 from flowcore.spark.topics.incoming import bad_observation
 from flowcore.spark.topics.reports import batches_after
 
@@ -44,6 +44,7 @@ class CountedBadRecords:
         self._topic = source.topic.name if source.topic else ""
         self._checkpoint = checkpoint
         self._counting = counting
+        self._running: StreamingQuery | None = None
         self._last = -1
         self._clean = CleanRange()
 
@@ -62,6 +63,9 @@ class CountedBadRecords:
         return None if clean is None and may_report else bool(clean)
 
     def _take(self, running: StreamingQuery) -> None:
+        if running is not self._running:  # Spark reports nothing of what earlier starts have committed
+            self._clean.skip(committed_offsets(self._checkpoint).get(self._topic, {}))
+            self._running = running
         for report in batches_after(self._last, running):
             if "addBatch" not in report["durationMs"]:
                 continue  # a trigger without input, under the number of the next batch
@@ -95,6 +99,11 @@ class CleanRange:
         else:
             self._begin = begins
         self._end = dict(end)
+
+    def skip(self, at: Mapping[int, int]) -> None:
+        """Skip to the offsets up to which batches were committed, if not all of them were reported."""
+        if any(self._end.get(partition, -1) < offset for partition, offset in at.items()):
+            self._begin, self._end = dict(at), dict(at)
 
     def judge(self, begin: Mapping[int, int], end: Mapping[int, int]) -> bool | None:
         """Whether no record in a range is bad; False if that is not known, None if it is not known yet."""

@@ -1,11 +1,19 @@
-"""Which offsets hold no bad record, against every offset looked at."""
+"""Which offsets have no bad record, against every offset looked at, and after a restart of what counts."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.spark.run.counted_bad_records import CleanRange
+from flowcore import Flow, KafkaTopic
+from flowcore.api.operators import Read
+from flowcore.planner import plan_flow
+from flowcore.spark.run.counted_bad_records import CleanRange, CountedBadRecords
 
 SIZES = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
@@ -57,3 +65,56 @@ def test_range_of_good_batches_is_clean_until_one_is_bad() -> None:
     assert clean.judge({0: 20}, {0: 30}) is False
     assert clean.judge({0: 30, 1: 5}, {0: 40, 1: 9}) is True
     assert clean.judge({0: 29, 1: 5}, {0: 40, 1: 9}) is False
+
+
+class Counting:
+    """A query that counts bad records; each of its starts reports only its own batches."""
+
+    mode, active = "micro-batch", True
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.ends = [0]
+        for folder in ("offsets", "commits", "sources/0"):
+            (checkpoint / folder).mkdir(parents=True)
+        (checkpoint / "sources" / "0" / "0").write_text('v1\n{"bids":{"0":0}}')
+        self.running: Any = None
+        self.start()
+
+    def start(self) -> None:
+        self.reports: list[Any] = []
+        self.running = SimpleNamespace(_jsq=SimpleNamespace(recentProgress=lambda: self.reports))
+
+    def commit(self, end: int) -> None:
+        """Commit a batch of good records, and report it."""
+        number, begin = len(self.ends) - 1, self.ends[-1]
+        (self.checkpoint / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"bids":{{"0":{end}}}}}')
+        (self.checkpoint / "commits" / str(number)).touch()
+        source = {"startOffset": {"bids": {"0": begin}}, "endOffset": {"bids": {"0": end}}}
+        observed = {"bad:bids": {"bad": 0}}
+        report = {
+            "batchId": number, "durationMs": {"addBatch": 1}, "sources": [source], "observedMetrics": observed
+        }  # fmt: skip
+        text = json.dumps(report)
+        self.reports.append(SimpleNamespace(batchId=lambda: number, json=lambda: text))
+        self.ends.append(end)
+
+
+def test_batch_that_was_counted_before_a_restart_is_read(tmp_path: Path) -> None:
+    """Nobody reports on it again, and a query that waits for a report writes no dead letters."""
+    flow = Flow("f")
+    flow.read("bids", KafkaTopic("bids", schema="id BIGINT")).write("out", KafkaTopic("out"))
+    (source,) = plan_flow(flow).live_queries[0].sources
+    assert isinstance(source, Read)
+    counting = Counting(tmp_path)
+    counted = CountedBadRecords(source, tmp_path, lambda: counting)
+    counting.commit(10)
+    assert counted.judge({0: 0}, {0: 10}) is True
+    counting.commit(20)
+    counting.start()
+
+    assert counted.judge({0: 10}, {0: 20}) is False
+    assert counted.judge({0: 20}, {0: 30}) is None
+    counting.commit(30)
+    assert counted.judge({0: 20}, {0: 30}) is True
+    assert counted.judge({0: 10}, {0: 30}) is False
