@@ -207,6 +207,8 @@ class WatermarkSender:
         self._lags: bool | None = None
         self._has_lagged = False
         self._attributes: list[RecordAttributes] = []
+        self._unsaved, self._unsent = False, list[StreamElement[Any]]()
+        """What an attempt left whose file, or topics, could not be written; emitted elements are new ones."""
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
         self._ignoring: set[str] = set()
@@ -288,12 +290,15 @@ class WatermarkSender:
             self._announces = False
             if not any(isinstance(each, WatermarkStatus) for each in progress):
                 progress = (WatermarkStatus(idle=False), *progress)
-        elements = (*attributes, *progress)
-        if fresh or attributes:  # a restart writes the last elements again, also those that were not written
+        self._unsent = [*_latest(self._unsent), *attributes, *progress]
+        self._unsaved = self._unsaved or bool(fresh or attributes)
+        if self._unsaved:  # a restart writes the last elements again, also those that were not written
             groups = None if self._key_groups is None else self._key_groups.snapshot()
             more = {"key_groups": groups, "backlog": self._backlog.snapshot()}
             replace_file(self._state, json.dumps(self._watermarks.snapshot() | more))
-        self._writer.write(elements)
+            self._unsaved = False
+        self._writer.write(self._unsent)
+        self._unsent = []
 
     def _take(self, metrics: Mapping[str, Any]) -> None:
         if self._key_groups is not None:
@@ -347,3 +352,12 @@ class WatermarkSender:
         """Take the backlog status of a channel; the combination over all is emitted where it changes."""
         emitted = self._backlog.receive(source, channel, backlog=backlog)
         self._attributes += [emitted] if emitted is not None else []
+
+
+def _latest(elements: Iterable[StreamElement[Any]]) -> list[StreamElement[Any]]:
+    """The last element of each type, in order: a watermark may count only after the status before it."""
+    found: dict[type, StreamElement[Any]] = {}
+    for each in elements:
+        found.pop(type(each), None)
+        found[type(each)] = each
+    return [*found.values()]
