@@ -36,6 +36,11 @@ _SLOW_PYTHON = "Python worker failed to connect back"
 
 _MISHAPS = {_SLOW_PYTHON: "a Python process was slow to start", EXPIRED: "a transaction took too long"}
 
+# Errors that quote records, whose text another program chose: of flowcore's own raise_error(...) all that
+# follows, and of a Python worker that names what a user's function raised, all of the traceback.
+_RAISE = "[USER_RAISED_EXCEPTION] "
+_TRACE = "Traceback (most recent call last):"
+_OF_USER = re.compile(r"flowcore\.errors\.(?:FunctionError|ObjectReuseError): ")
 # See `flowcore.spark.topics.formats.avro`.
 _NEW_SCHEMA = re.compile(r"schema (\d+) of topic '([^']+)' is not known to this run yet")
 # A message of flowcore's own raise_error(...).
@@ -105,13 +110,14 @@ def find_outage(what: str, error: Exception | None, log: str) -> OutageError | N
 
 def find_mishap(error: Exception | None) -> str | None:
     """What has ended a query that may be started again at once, as on a busy machine; None if it may not."""
-    found = "" if error is None else " ".join(collect_texts(error))
+    found = "" if error is None else _own_words(error)
     return next((mishap for text, mishap in _MISHAPS.items() if text in found), None)
 
 
 def find_new_schema(error: Exception | None) -> tuple[str, int] | None:
     """The topic and the id of a schema that a run did not know, if that has ended a query."""
-    found = None if error is None else _NEW_SCHEMA.search(" ".join(collect_texts(error)))
+    texts = [] if error is None else [text for text in collect_texts(error) if not _OF_USER.search(text)]
+    found = next(filter(None, (_NEW_SCHEMA.match(text.partition(_RAISE)[2]) for text in texts)), None)
     return None if found is None else (found[2], int(found[1]))
 
 
@@ -144,8 +150,7 @@ def _translate(what: str, error: Exception, log: str) -> FlowcoreError | None:
 
 def _translate_spark_error(what: str, error: Exception, log: str) -> FlowcoreError:
     """The error of flowcore for an error of Spark, by what the errors that caused it say."""
-    texts = collect_texts(error)
-    reason, found = _reason(error), " ".join(texts)
+    reason, found = _reason(error), _own_words(error)
     if _DISK.search(found):
         return _disk_full(what, reason, log)
     if _REFUSED.search(found):
@@ -193,6 +198,16 @@ def collect_texts(error: BaseException) -> list[str]:
             java = None if cause is None or cause.equals(java) else cause
         each = getattr(each, "_cause", None)  # the error of a query has no Java object, but that of its cause
     return found
+
+
+def _own_words(error: BaseException) -> str:
+    """The texts of an error and of its causes, as far as they do not quote records."""
+    return " ".join(map(_without_data, collect_texts(error)))
+
+
+def _without_data(text: str) -> str:
+    words = text.partition(_TRACE)[0] if _OF_USER.search(text) else text
+    return words.partition(_RAISE)[0]
 
 
 def _is_of_lost_jvm(error: Exception) -> bool:

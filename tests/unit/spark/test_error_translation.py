@@ -18,7 +18,8 @@ from flowcore.errors import (
     RunError,
     UnreachableBrokerError,
 )
-from flowcore.spark.errors import find_outage, translate_run_errors
+from flowcore.kafka.transactions import EXPIRED
+from flowcore.spark.errors import find_mishap, find_new_schema, find_outage, translate_run_errors
 
 STATE = "file:/data/f/checkpoints/bids/state/0/1/7.changelog"
 CASES: list[tuple[str, type[FlowcoreError]]] = [
@@ -138,3 +139,66 @@ def test_error_that_is_its_own_cause_is_translated() -> None:
 
     with pytest.raises(RunError, match="query 'bids' failed"), translate_run_errors("query 'bids'", "log"):
         raise error
+
+
+TEXTS = (
+    "No space left on device",
+    "org.apache.kafka.common.errors.TimeoutException: x",
+    "java.io.IOException: Incomplete log file, ChecksumException",
+    "org.apache.kafka.common.errors.TopicAuthorizationException: no",
+    f"Python worker failed to connect back, {EXPIRED}",
+    "schema 7 of topic 'bids' is not known to this run yet",
+    "[USER_RAISED_EXCEPTION] schema 7 of topic 'bids' is not known to this run yet",
+    "No space left on device [USER_RAISED_EXCEPTION] ",
+)
+
+
+_WORKER = 'PythonException: Traceback (most recent call last):\n  File "shop.py"\n'
+QUOTING = {
+    "raise_error": "SparkRuntimeException: [USER_RAISED_EXCEPTION] bids[0]@7 does not fit the schema and "
+    "on_error='fail'; it holds: {} SQLSTATE: P0001",
+    "function": f"{_WORKER}OSError: {{0}}\n\nThe above exception was the direct cause of the following "
+    "exception:\n\nTraceback (most recent call last):\n  File 'task.py'\nflowcore.errors.FunctionError: "
+    "operator 'price': its function raised OSError: {0}",
+    "reuse": f"{_WORKER}flowcore.errors.ObjectReuseError: operator 'price': its function changed {{}}",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("error", QUOTING.values(), ids=QUOTING)
+def test_text_of_a_record_decides_nothing(error: str, text: str) -> None:
+    """Whoever writes to a topic must not make a query that fails start again without end."""
+    failed = StreamingQueryException(error.format(text))
+
+    with pytest.raises(FlowcoreError) as raised, translate_run_errors("query 'bids'", "spark.log"):
+        raise failed
+
+    assert type(raised.value) is RunError
+    assert find_mishap(failed) is None
+    assert find_new_schema(failed) is None
+
+
+def test_new_schema_is_found_where_flowcore_raises_it() -> None:
+    """Spark's own words may stand before, and the place of the error behind."""
+    words = "schema 7 of topic 'bids' is not known to this run yet"
+    text = (
+        "Job aborted due to stage failure: Lost task 0.0 in stage 1.0: SparkRuntimeException: "
+        f"[USER_RAISED_EXCEPTION] {words} SQLSTATE: P0001\n\tat org.apache.spark"
+    )
+
+    assert find_new_schema(StreamingQueryException(text)) == ("bids", 7)
+    assert find_new_schema(StreamingQueryException(words)) is None
+    assert find_new_schema(None) is None
+
+
+def test_outage_of_a_worker_of_flowcore_is_found_in_its_traceback() -> None:
+    """A sink or a step of flowcore itself raises in Python, too, and quotes nobody."""
+    trace = 'PythonException: Traceback (most recent call last):\n  File "a.py", line 1, in run\n'
+
+    full = StreamingQueryException(f"{trace}OSError: [Errno 28] No space left on device")
+    slow = StreamingQueryException(f"{trace}flowcore.errors.DeliveryError: {EXPIRED}")
+    away = StreamingQueryException(f"{trace}flowcore.errors.UnreachableBrokerError: it does not answer")
+
+    assert isinstance(find_outage("query", full, "log"), DiskFullError)
+    assert isinstance(find_outage("query", away, "log"), UnreachableBrokerError)
+    assert find_mishap(slow) is not None
