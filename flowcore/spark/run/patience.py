@@ -1,4 +1,4 @@
-"""When a query is tried again in an outage, without end."""
+"""When a query that failed is tried again: in an outage without end, after a slow process three times."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ __all__ = ["Patience"]
 
 _FIRST_S = 1.0
 _LONGEST_S = 30.0
+_SLOW_STARTS = 3
+"""The most starts without a committed batch that fail since a process or a transaction was slow."""
 
 
 class Patience:
@@ -29,6 +31,8 @@ class Patience:
         self._batches = 0
         self._wait_s = 0.0
         self._due_s = 0.0
+        self._slow_starts: set[object] = set()
+        self._batches_before_slow = 0
 
     @property
     def is_due(self) -> bool:
@@ -44,8 +48,19 @@ class Patience:
             self._began_s, self._batches = now_s, batches
             self._report(f"it waits, and continues by itself: {outage}")
 
+    def allows(self, slow: object) -> bool:
+        """Whether the query may be started again after a start that was slow; True for one that was added."""
+        return slow in self._slow_starts or len(self._slow_starts) < _SLOW_STARTS
+
+    def add(self, slow: object, batches: int) -> None:
+        """Add a start that was slow. It counts once, also if an outage delays the next start."""
+        self._slow_starts.add(slow)
+        self._batches_before_slow = batches
+
     def progress(self, batches: int) -> None:
-        """Take the number of committed batches: if it has grown, the outage is over."""
+        """Take the number of committed batches: if it has grown, the outage is over, or nothing is slow."""
+        if batches > self._batches_before_slow:
+            self._slow_starts.clear()
         if self._began_s is not None and batches > self._batches:
             self._report(f"it continues after an outage of {show_seconds(self._clock() - self._began_s)}")
             self._began_s = None

@@ -46,7 +46,6 @@ __all__ = ["SupervisedQuery"]
 
 _log = logging.getLogger(__name__)
 _POLL_S = 2.0
-_SLOW_STARTS = 3
 
 
 class SupervisedQuery:
@@ -81,7 +80,7 @@ class SupervisedQuery:
         self._meter = meter
         self._results = results
         self._per_second: float | None = None
-        self._slow_starts, self._repeats = set[RunningQuery](), False
+        self._repeats = False
         self._rows_in, self._started, self._reason, self._polled_s = 0, (0, 0.0), "", 0.0
         self._running: RunningQuery | None = None
         self._own_backlog = OwnBacklog(query, side_channels, self._checkpoint)
@@ -188,7 +187,7 @@ class SupervisedQuery:
     def _poll_ended(self, running: RunningQuery) -> None:
         """Start a query again that has ended, unless it is complete or has failed for good."""
         if self._is_slow(running):
-            self._slow_starts.add(running)  # once, also if an outage delays the next start
+            self._patience.add(running, self._meter.query(self.query.name).batches)
             self._meter.note(self.query.name, f"{find_mishap(running.error)}: the query starts again")
             self._start_again(running)
         elif (new := find_new_schema(running.error)) is not None:
@@ -216,8 +215,7 @@ class SupervisedQuery:
 
     def _is_slow(self, running: RunningQuery) -> bool:
         """Whether it failed because a process or a transaction was slow, and is started again."""
-        may_start = running in self._slow_starts or len(self._slow_starts) < _SLOW_STARTS
-        return running.ended and may_start and find_mishap(running.error) is not None
+        return running.ended and find_mishap(running.error) is not None and self._patience.allows(running)
 
     def _continues(self, running: RunningQuery) -> bool:
         """Whether it failed, and is started again."""

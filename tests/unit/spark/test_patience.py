@@ -44,3 +44,22 @@ def test_outage_has_ended_with_the_next_batch() -> None:
     patience.wait(AWAY, batches=5)
     now_s += 1
     assert patience.is_due
+
+
+def test_slow_starts_are_counted_since_the_last_batch() -> None:
+    """Three in a row are started again, and a start that was counted counts once."""
+    patience, starts = Patience(lambda _: None), [object() for _ in range(8)]
+    for start in starts[:3]:
+        assert patience.allows(start)
+        patience.add(start, batches=7)
+        patience.add(start, batches=7)
+    patience.progress(7)
+    assert not patience.allows(starts[3])
+    assert patience.allows(starts[2])
+
+    patience.progress(8)
+
+    for start in starts[3:6]:
+        assert patience.allows(start)
+        patience.add(start, batches=8)
+    assert not patience.allows(starts[6])
