@@ -65,10 +65,14 @@ class OwnBacklog:
         """The status that a start writes to tagged sinks, None for none; ``lags`` is that of functions."""
         return lags if self._writes else None
 
-    def changes(self, progress: QueryProgress) -> bool:
-        """Take the status, and return whether it has changed for functions or sinks that ask for it."""
-        lags = self._is_slice or bool(progress.backlog)
-        if not (self._asks or self._writes) or lags == self.lags:
+    def changes(self, progress: QueryProgress, *, lagged: bool) -> bool:
+        """Take the status, and return whether functions or sinks ask for it and have another one.
+
+        Args:
+            lagged: The status of the running start. If the query fails before its next start, it is started
+                again with this one.
+        """
+        if not (self._asks or self._writes):
             return False
-        self.lags = lags
-        return True
+        self.lags = self._is_slice or bool(progress.backlog)
+        return self.lags != lagged

@@ -322,7 +322,7 @@ class SupervisedQuery:
 
     def _must_change_attributes(self, running: RunningQuery, progress: QueryProgress) -> bool:
         """Whether functions or sinks ask for attributes, and the records after this batch have others."""
-        if not self._own_backlog.changes(progress):
+        if not self._own_backlog.changes(progress, lagged=running.prepared.side_channels.lags):
             return False
         self._next = self._prepare(running.prepared.joined, catch_up=running.prepared.catching_up)
         self._reason = f"its input is {'backlog' if self._own_backlog.lags else 'live'} now"

@@ -46,13 +46,24 @@ def test_status_changes_between_two_starts(tmp_path: Path) -> None:
 
     own.report(progress(backlog=False), started)
     assert running.reported == []
-    assert own.changes(progress(backlog=False))
-    assert not own.changes(progress(backlog=False))
+    assert own.changes(progress(backlog=False), lagged=True)
     running.ended = True
     own.report(progress(backlog=True), started)
 
     assert running.reported == [False]
     assert own.for_sinks(lags=own.lags) is False
+
+
+def test_status_changes_after_a_start_that_failed(tmp_path: Path) -> None:
+    """If the query fails before its next start, it is started again with the status that it had."""
+    own = own_backlog("micro-batch", tmp_path)
+    own.begin(progress(backlog=True))
+    found = [
+        (own.changes(progress(backlog=backlog), lagged=lagged), own.lags)
+        for backlog, lagged in ((False, True), (False, True), (True, True), (None, False))
+    ]
+
+    assert found == [(True, False), (True, False), (False, True), (False, False)]
 
 
 def test_slice_has_no_status_of_its_own(tmp_path: Path) -> None:
@@ -62,7 +73,7 @@ def test_slice_has_no_status_of_its_own(tmp_path: Path) -> None:
     own.begin(progress(backlog=False))
     own.report(progress(backlog=True), started)
     assert own.lags
-    assert not own.changes(progress(backlog=False))
+    assert not own.changes(progress(backlog=False), lagged=True)
     assert running.reported == []
     assert own.for_sinks(lags=own.lags) is None
 
@@ -71,4 +82,4 @@ def test_query_without_tagged_sinks_runs_on(tmp_path: Path) -> None:
     """Nobody learns of the change."""
     own = own_backlog("micro-batch", tmp_path, writes=False)
     own.begin(progress(backlog=True))
-    assert not own.changes(progress(backlog=False))
+    assert not own.changes(progress(backlog=False), lagged=True)
