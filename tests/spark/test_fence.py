@@ -37,3 +37,23 @@ def test_queries_are_stopped_when_the_deadline_has_passed(spark: SparkSession) -
     with Fence(spark) as another:
         another.extend(time.monotonic())
         another.check()
+
+
+def test_query_that_starts_after_the_deadline_is_stopped(spark: SparkSession) -> None:
+    """Its start may have begun before the deadline."""
+    with Fence(spark) as fence:
+        fence.extend(time.monotonic() - STALE_S)
+        wait_until(lambda: _is_expired(fence))
+        late = spark.readStream.format("rate").load().writeStream.format("noop").start()
+
+        fence.watch("q", late)
+
+        wait_until(lambda: not late.isActive)
+
+
+def _is_expired(fence: Fence) -> bool:
+    try:
+        fence.check()
+    except RunError:
+        return True
+    return False

@@ -34,6 +34,7 @@ public class Fence extends Thread {
   public void extend(long nanos) { deadline = nanos; }
   public void watch(String name, org.apache.spark.sql.streaming.StreamingQuery query) {
     queries.put(name, query);
+    if (expired) end(query);
   }
   public boolean isExpired() { return expired; }
   public void close() { closed = true; }
@@ -43,16 +44,16 @@ public class Fence extends Thread {
       while (!closed && System.nanoTime() - deadline < 0) Thread.sleep(100);
     } catch (InterruptedException e) { return; }
     if (closed) return;
-    expired = true;
-    for (Object each : queries.values()) {
-      final org.apache.spark.sql.streaming.StreamingQuery query =
-          (org.apache.spark.sql.streaming.StreamingQuery) each;
-      new Thread("flowcore-fence-stop") {
-        public void run() {
-          try { query.stop(); } catch (Exception e) { }
-        }
-      }.start();
-    }
+    expired = true;  // first: a query that is added meanwhile is ended here, or by watch
+    for (Object each : queries.values()) end((org.apache.spark.sql.streaming.StreamingQuery) each);
+  }
+
+  private void end(final org.apache.spark.sql.streaming.StreamingQuery query) {
+    new Thread("flowcore-fence-stop") {
+      public void run() {
+        try { query.stop(); } catch (Exception e) { }
+      }
+    }.start();
   }
 }
 """
@@ -84,7 +85,7 @@ class Fence:
             self._thread.close()
 
     def watch(self, name: str, running: StreamingQuery) -> None:
-        """Stop this start of a query, and not an earlier one, when the deadline has passed."""
+        """Stop this start of a query, and not an earlier one, when the deadline has passed, or at once."""
         self._thread.watch(name, running._jsq)  # noqa: SLF001
 
     def extend(self, renewed_s: float) -> None:

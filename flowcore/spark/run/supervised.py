@@ -360,6 +360,7 @@ class SupervisedQuery:
 
     def _start(self, ended: float | None = None) -> None:
         prepared = self._next
+        self._fence.check()  # the checkpoint may be of another process
         self._results.pin(self.query, prepared.joined.versions)
         settings = self._context.settings
         slots = settings.shuffle_partitions if prepared.query.exactly_once else None
@@ -373,6 +374,7 @@ class SupervisedQuery:
         failpoint("offsets-unlogged")
         self._started = self._rows_in, time.monotonic()
         lags = self._own_backlog.for_sinks(lags=prepared.side_channels.lags)
+        self._fence.check()
         self._running = RunningQuery(prepared, self._context, identity, lags=lags, counted=self._counted)
         self._fence.watch(self.query.name, self._running.running)
         self._meter.started(

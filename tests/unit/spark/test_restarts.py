@@ -1,7 +1,9 @@
-"""A query that is stopped to be started again, when an outage begins in between."""
+"""A query that is stopped to be started again, when an outage begins or its lease expires in between."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowcore import Flow, KafkaTopic
-from flowcore.errors import UnreachableBrokerError
+from flowcore.errors import ExpiredLeaseError, UnreachableBrokerError
 from flowcore.kafka.transactions import EXPIRED
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner import plan_flow
@@ -49,15 +51,47 @@ def prepared(*_: Any, **__: Any) -> Any:
     )  # fmt: skip
 
 
+@dataclass
+class Site:
+    """What a query is started with: the clock of its patience, what starts it, and what it writes."""
+
+    folder: Path
+    start: Callable[..., Any] = Running
+    check: Callable[[], object] = ignore
+    now_s: float = 0.0
+    plan_files: int = 0
+
+    def query(self, monkeypatch: pytest.MonkeyPatch) -> SupervisedQuery:
+        flow = Flow("f")
+        flow.read("in", KafkaTopic("in", "id BIGINT")).write("out", KafkaTopic("out"))
+        (query,) = plan_flow(flow, "micro-batch").live_queries
+
+        def write_plan_file(*_: Any, **__: Any) -> None:
+            self.plan_files += 1
+
+        monkeypatch.setattr(supervised, "prepare_query", prepared)
+        monkeypatch.setattr(supervised, "RunningQuery", self.start)
+        monkeypatch.setattr(supervised, "Patience", partial(Patience, clock=lambda: self.now_s))
+        monkeypatch.setattr(supervised, "decide_joins", lambda *_: query)
+        monkeypatch.setattr(plan_file, "write_plan_file", write_plan_file)
+        known = QueryProgress(name=query.name, mode="micro-batch", active=True, backlog=False, lag=0)
+        stub: Any = SimpleNamespace(
+            add=ignore, note=ignore, started=ignore, query=lambda _: known, watch=ignore,
+            check=self.check, pin=ignore, newer_versions=lambda *_: {},
+            pin_newest=lambda *_: SimpleNamespace(versions={}, bytes={}),
+        )  # fmt: skip
+        context: Any = SimpleNamespace(
+            flow="f", log="spark.log", settings=Settings.of({"state.dir": self.folder}, environment={})
+        )
+        return SupervisedQuery(query, context, stub, stub, SideChannels(), fence=stub, require_back=ignore)
+
+
 @pytest.mark.parametrize("error", [None, Exception(f"a commit failed: {EXPIRED}")], ids=["stopped", "slow"])
 def test_query_waits_for_a_broker_that_is_gone_when_it_starts_again(
     error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has neither ended nor failed: it is tried again, whether it was stopped or too slow."""
-    flow = Flow("f")
-    flow.read("in", KafkaTopic("in", "id BIGINT")).write("out", KafkaTopic("out"))
-    (query,) = plan_flow(flow, "micro-batch").live_queries
-    now_s, starts = [0.0], iter([True, *[False] * 5, True])
+    starts = iter([True, *[False] * 5, True])
 
     def start(prepared: Any, *_: Any, **__: Any) -> Running:
         if not next(starts):
@@ -65,27 +99,35 @@ def test_query_waits_for_a_broker_that_is_gone_when_it_starts_again(
             raise UnreachableBrokerError(msg)
         return Running(prepared, error)
 
-    monkeypatch.setattr(supervised, "prepare_query", prepared)
-    monkeypatch.setattr(supervised, "RunningQuery", start)
-    monkeypatch.setattr(supervised, "Patience", partial(Patience, clock=lambda: now_s[0]))
-    monkeypatch.setattr(supervised, "decide_joins", lambda *_: query)
-    monkeypatch.setattr(plan_file, "write_plan_file", lambda *_, **__: None)
-    known = QueryProgress(name=query.name, mode="micro-batch", active=True, backlog=False, lag=0)
-    stub: Any = SimpleNamespace(
-        add=ignore, note=ignore, started=ignore, query=lambda _: known, watch=ignore, pin=ignore,
-        pin_newest=lambda *_: SimpleNamespace(versions={}, bytes={}), newer_versions=lambda *_: {},
-    )  # fmt: skip
-    context: Any = SimpleNamespace(
-        flow="f", log="spark.log", settings=Settings.of({"state.dir": tmp_path}, environment={})
-    )
-    found = SupervisedQuery(query, context, stub, stub, SideChannels(), fence=stub, require_back=ignore)
+    site = Site(tmp_path, start)
+    found = site.query(monkeypatch)
     found.start()
 
     waits = []
     for _ in range(6):
         found.poll()
         waits.append(found.active and found.error is None)
-        now_s[0] += 60
+        site.now_s += 60
 
     assert waits == [True] * 6
     assert next(starts, None) is None
+
+
+@pytest.mark.parametrize("checks", [0, 1])
+def test_query_does_not_start_when_its_lease_has_expired(
+    checks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have the checkpoint, also if the lease expires during the start."""
+    left, started = iter(range(checks)), list[Any]()
+
+    def check() -> None:
+        if next(left, None) is None:
+            msg = "expired"
+            raise ExpiredLeaseError(msg)
+
+    site = Site(tmp_path, lambda *each, **_: started.append(each), check)
+
+    with pytest.raises(ExpiredLeaseError):
+        site.query(monkeypatch).start()
+
+    assert (started, site.plan_files) == ([], checks)
