@@ -213,8 +213,8 @@ class Settings:
     )  # fmt: skip
     max_ahead: timedelta = _setting(
         "watermark.max-ahead", timedelta(days=1), parse_duration,
-        "most that the event time of a record may be ahead of the clock where it advances watermarks: a "
-        "record further ahead is bad; 0 for any",
+        "most that the event time of a record may be ahead of the clock when it was written, where it "
+        "advances watermarks: a record further ahead is bad; 0 for any",
     )  # fmt: skip
     channel_expiry: timedelta = _setting(
         "watermark.channel-expiry", timedelta(0), parse_duration,

@@ -9,6 +9,9 @@ from flowcore.spark.frame.sql import BATCH_CLOCK_MS, displayable_timestamp, lite
 
 __all__ = ["milliseconds", "require_time", "too_far_ahead"]
 
+_WRITTEN_MS = f"least(CASE WHEN unix_millis(timestamp) > 0 THEN unix_millis(timestamp) END, {BATCH_CLOCK_MS})"
+"""When a message was written, or the clock if the message has no time, or one that is still to come."""
+
 
 def milliseconds(rows: DataFrame, time: str) -> str:
     """The milliseconds of an expression that is BIGINT or TIMESTAMP."""
@@ -31,15 +34,23 @@ def require_time(rows: DataFrame, time: str, operator: str, shown: str) -> None:
         raise PlanError(msg)
 
 
-def too_far_ahead(time: str, limit_ms: int, condition: str = "true") -> tuple[str, str]:
-    """Whether the condition holds and a time is too far ahead of the clock, and the reason, as SQL text."""
+def too_far_ahead(
+    time: str, limit_ms: int, condition: str = "true", *, of_message: bool = False
+) -> tuple[str, str]:
+    """Whether the condition holds and a time is too far ahead of the clock, and the reason, as SQL text.
+
+    Args:
+        of_message: Rows are messages. The clock is that of their writing, so that each query of a topic finds
+            the same messages bad, whenever it reads them.
+    """
+    clock, when = (_WRITTEN_MS, "when it was written ") if of_message else (BATCH_CLOCK_MS, "")
     shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
     after = literal(
-        f" UTC, over {show_ms(limit_ms)} ahead of the clock "
+        f" UTC, over {show_ms(limit_ms)} ahead of the clock {when}"
         "(watermark.max-ahead): windows would close too early"
     )
     return (
-        f"{condition} AND {time} > {BATCH_CLOCK_MS} + {limit_ms}",
+        f"{condition} AND {time} > {clock} + {limit_ms}",
         f"concat('has the event time ', {shown}, {after})",
     )
 

@@ -315,7 +315,7 @@ class Incoming:
             return None
         if strategy is None:  # watermarks arrive; the last one of a topic is the largest number
             time = elements.timestamp_ms(ELEMENT)
-            return too_far_ahead(time, limit, f"{time} < {MAX_TIMESTAMP_MS}")
+            return too_far_ahead(time, limit, f"{time} < {MAX_TIMESTAMP_MS}", of_message=True)
         if not strategy.generates:
             return None
         fields = {name: f"{RECORD}`.`{name.replace('`', '``')}" for name in self.node.columns}
@@ -325,7 +325,8 @@ class Incoming:
         ]
         if expressions[0] is None:
             times.append(elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)")
-        return too_far_ahead(f"greatest({', '.join(times)})" if len(times) > 1 else times[0], limit)
+        latest = f"greatest({', '.join(times)})" if len(times) > 1 else times[0]
+        return too_far_ahead(latest, limit, of_message=True)
 
     def _reason(self, value: str, ahead: tuple[str, str] | None) -> str:
         cases = []

@@ -45,7 +45,8 @@ class SideChannels:
         untimed_sources: The sources whose records need an event time in other queries or branches only. This
             query processes a record without one and also emits a copy as a bad record, if the source's bad
             records leave through it.
-        max_ahead_ms: How far ahead of the clock an event time may be where it advances watermarks; 0 for any.
+        max_ahead_ms: How far ahead of the clock, when a record was written, an event time may be where it
+            advances watermarks; 0 for any.
         channel_expiry_ms: The time after which a silent channel of a tagged topic is idle; None for no limit.
         reads_attributes: A function of a chain asks for the attributes of its records, which are rows.
         control_key: Signs and checks the control elements of signed topics; None without such a topic.
