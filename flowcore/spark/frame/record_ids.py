@@ -22,7 +22,7 @@ from flowcore.planner.rules.record_labels import label_states, label_steps
 from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL
 from flowcore.spark.frame.sql import json_object, literal
 
-__all__ = ["RecordIds", "id_after_writer", "key_text"]
+__all__ = ["RecordIds", "id_after_writer", "key_text", "shorten"]
 
 _DIGEST_BYTES = 16
 _LONGEST_KEY = 200  # bytes
@@ -107,7 +107,12 @@ def key_text(columns: Mapping[str, str]) -> str:
     if not columns:
         return "'{}'"
     text = json_object(columns)
-    return f"CASE WHEN octet_length({text}) > {_LONGEST_KEY} THEN sha2({text}, 256) ELSE {text} END"
+    return shorten(text, _LONGEST_KEY)
+
+
+def shorten(text: str, longest: int) -> str:
+    """A text, or its digest if it has more bytes; the argument and the result are SQL text."""
+    return f"CASE WHEN octet_length({text}) > {longest} THEN sha2({text}, 256) ELSE {text} END"
 
 
 def id_after_writer(record_id: str) -> str:

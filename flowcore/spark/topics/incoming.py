@@ -20,7 +20,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.signatures import SIGNATURE_HEADER
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.record_ids import id_after_writer
+from flowcore.spark.frame.record_ids import id_after_writer, shorten
 from flowcore.spark.frame.rows import (
     BACKLOG,
     BAD_REASON,
@@ -65,6 +65,7 @@ _SIGNED = "_signed"
 """Whether a control element has a valid signature; null for records, and only for signed topics."""
 _SENT_ID = "_sent_id"
 """The record id that the writer of a message gave it, null without one."""
+_LONGEST_ID = 1_000  # bytes; each is kept in state
 _NOT_A_RECORD = (
     ", and its topic is value-only and holds records only: turn off watermarks in the flow that writes it, "
     "or set pipeline.force-timestamp-support to true and declare elements='tagged'"
@@ -137,7 +138,8 @@ class Incoming:
             added.append(f"{id_after_writer(f'CAST({_header(RECORD_ID_HEADER)} AS STRING)')} AS {RECORD_ID}")
         if self.topic.deduplicate:
             sent_id = f"CAST({_header(RECORD_ID_HEADER)} AS STRING)"
-            added.append(f"CASE WHEN is_valid_utf8({sent_id}) THEN {sent_id} END AS {_SENT_ID}")
+            shown = shorten(sent_id, _LONGEST_ID)
+            added.append(f"CASE WHEN is_valid_utf8({sent_id}) THEN {shown} END AS {_SENT_ID}")
         if (row_key := self._row_key) is not None:
             added += ["key", row_key.parse()]
         register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)
