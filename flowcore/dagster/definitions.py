@@ -19,7 +19,13 @@ from flowcore.dagster.attributes import AssetAttributes, Automation, Expectation
 from flowcore.dagster.bounded_assets import build_bounded_assets
 from flowcore.dagster.live_asset import build_live_asset
 from flowcore.dagster.names import build_external_assets, topics_with_dead_letters
-from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
+from flowcore.dagster.resources import (
+    FlowcoreResource,
+    KafkaResource,
+    ResultsResource,
+    SparkResource,
+    refuse_literal_secrets,
+)
 from flowcore.dagster.restart_sensor import build_restart_sensor, build_running_check
 from flowcore.dagster.sensors import (
     build_automation_sensor,
@@ -107,12 +113,17 @@ def definitions(
         results: Folders. Default: from the environment.
         flowcore: All other settings; it may contain its own broker and folders. Default: the environment.
         spark: Spark. Default: flowcore's own configuration on this machine.
+
+    Raises:
+        SettingsError: A resource contains a secret, which Dagster would store and show, or a setting that
+            does not exist.
     """
     if flowcore is None and (kafka or results):
         flowcore = FlowcoreResource(kafka=kafka or _FLOWCORE.kafka, results=results or _FLOWCORE.results)
-    flowcore = flowcore or _FLOWCORE
+    flowcore, spark = flowcore or _FLOWCORE, spark or _SPARK
+    refuse_literal_secrets(flowcore, spark)
     resources = {
-        "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark or _SPARK
+        "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark
     }  # fmt: skip
     shared = dg.Definitions(
         assets=build_external_assets([flow.plan for flow in flows]),

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from flowcore.dagster.launches import DeployedResource
 from flowcore.dagster.termination import kept_interrupt_handler
+from flowcore.errors import SettingsError
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings, refuse_secrets, secret_keys
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
@@ -30,7 +31,10 @@ from flowcore.spark.run.private import prepare_state_folder, private_files
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
 from flowcore.spark.run.task_slots import slots_needed
 
-__all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource"]
+__all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource", "refuse_literal_secrets"]
+
+_SECRET_FIELDS = ("password", "key_password")
+_READERS = "everyone who sees Dagster's UI"
 
 
 class KafkaResource(DeployedResource):
@@ -76,6 +80,21 @@ class KafkaResource(DeployedResource):
     token_ca: str | None = Field(
         default=None, description="OAUTHBEARER: PEM file of authorities that sign the issuer's certificate."
     )
+
+    def refuse_literal_secrets(self) -> None:
+        """Refuse a password that is a text and not the name of a variable.
+
+        Raises:
+            SettingsError: A field has such a text; the message has the field's name only.
+        """
+        for name in _SECRET_FIELDS:
+            if getattr(self, name) is None or isinstance(getattr(self, name), dg.EnvVar):
+                continue
+            msg = (
+                f"the resource field `{name}` of KafkaResource is a text, and not the name of a variable: "
+                f"Dagster would keep it in its database, and {_READERS} could read it; pass EnvVar('...')"
+            )
+            raise SettingsError(msg)
 
     def settings(self) -> dict[str, str]:
         """The fields that are set, by flowcore's setting keys."""
@@ -125,15 +144,21 @@ class FlowcoreResource(DeployedResource):
         default={}, description="Any other setting by its key, for instance execution.trigger-interval: 2 s."
     )
 
+    def refuse_literal_secrets(self) -> None:
+        """Refuse a secret in ``more``, as a text or not.
+
+        Raises:
+            SettingsError: It has one; the message has its key only.
+        """
+        refuse_secrets(self.more, secret_keys(), "the resource field `more`", _READERS)
+
     def settings(self) -> Settings:
         """The resulting settings of flowcore.
 
         Raises:
             SettingsError: A key does not exist, a value is invalid, or ``more`` has a secret.
         """
-        refuse_secrets(
-            self.more, secret_keys(), "the resource field `more`", "everyone who sees Dagster's UI"
-        )
+        self.refuse_literal_secrets()
         typed = {**self.kafka.settings(), **self.results.settings()}
         return Settings.of(self.more, typed, origin="a resource of Dagster's")
 
@@ -150,6 +175,14 @@ class SparkResource(DeployedResource, LazyPySparkResource):
     )
     _slots: int = PrivateAttr(default=0)
     _private: ExitStack = PrivateAttr(default_factory=ExitStack)
+
+    def refuse_literal_secrets(self) -> None:
+        """Refuse a secret in ``spark_config``.
+
+        Raises:
+            SettingsError: It has one; the message has its key only.
+        """
+        refuse_secrets(self._overrides(), (), "the resource field `spark_config`", _READERS)
 
     def context(self, plan: Plan, settings: Settings) -> Context:
         """Prepare the execution of a plan; topics are checked before Spark is started.
@@ -184,9 +217,12 @@ class SparkResource(DeployedResource, LazyPySparkResource):
         self._session(self._configured(Settings.of()), 0)
 
     def _configured(self, settings: Settings) -> Settings:
-        overrides = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
-        refuse_secrets(overrides, (), "the resource field `spark_config`", "everyone who sees Dagster's UI")
+        self.refuse_literal_secrets()
+        overrides = {key: str(value) for key, value in self._overrides().items()}
         return replace(settings, spark={**settings.spark, **overrides})
+
+    def _overrides(self) -> dict[str, Any]:
+        return dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
 
     def _session(self, settings: Settings, slots: int) -> SparkSession:
         if self._spark_session is not None and slots > self._slots:
@@ -209,3 +245,18 @@ class SparkResource(DeployedResource, LazyPySparkResource):
             stopping = threading.Thread(target=stop_session, args=(spark,))
             stopping.start()
             stopping.join()
+
+
+def refuse_literal_secrets(flowcore: FlowcoreResource, spark: SparkResource) -> None:
+    """Refuse secrets in resources before a run: Dagster stores the values of resources with each job.
+
+    A mistyped key may be that of a secret, so unknown keys are refused, too.
+
+    Raises:
+        SettingsError: A field has a secret, or ``more`` has a key that does not exist.
+    """
+    for resource in (flowcore, flowcore.kafka, spark):
+        resource.refuse_literal_secrets()
+    # Dagster stores the name of a variable only, and replaces it by its value in the run.
+    literal = {key: value for key, value in flowcore.more.items() if not isinstance(value, dg.EnvVar)}
+    Settings.of(literal, environment={}, origin="the resource field `more`")

@@ -1,7 +1,10 @@
 """The assets of the reference flow as Dagster loads them, without starting Spark."""
 
+import sqlite3
 import subprocess
 import sys
+import zlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,7 @@ from flowcore.dagster import (
     definitions,
     flow_assets,
 )
+from flowcore.errors import SettingsError
 from flowcore.kafka.broker import free_port
 from flowcore.kafka.security import Security
 from flowcore.settings import Settings
@@ -206,36 +210,76 @@ def test_resources_give_the_settings_of_a_run(monkeypatch: pytest.MonkeyPatch) -
     assert "s3cret" not in f"{defs.resources} {found[0]}"
 
 
+SECRETS = {
+    "more": (FlowcoreResource(more={"kafka.sasl.password": "s3cret"}), SparkResource()),
+    "more, mistyped": (FlowcoreResource(more={"kafka.sasl.pasword": "s3cret"}), SparkResource()),
+    "more, of Spark": (FlowcoreResource(more={"spark.hadoop.fs.s3a.secret.key": "s3cret"}), SparkResource()),
+    "spark_config": (
+        FlowcoreResource(), SparkResource(spark_config={"spark.authenticate.secret": "s3cret"})
+    ),
+    "spark_config, nested": (
+        FlowcoreResource(), SparkResource(spark_config={"spark": {"ssl": {"keyPassword": "s3cret"}}})
+    ),
+    "password": (FlowcoreResource(kafka=KafkaResource(password="s3cret")), SparkResource()),  # noqa: S106
+    "key_password": (FlowcoreResource(kafka=KafkaResource(key_password="s3cret")), SparkResource()),  # noqa: S106
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("flowcore", "spark"), SECRETS.values(), ids=SECRETS)
+def test_definitions_with_a_secret_are_refused(flowcore: FlowcoreResource, spark: SparkResource) -> None:
+    """Dagster stores the values of resources with each job, also of one whose runs fail."""
+    with pytest.raises(SettingsError) as refused:
+        definitions(flow_assets(_relay("first", "a", "b")), flowcore=flowcore, spark=spark)
+
+    assert "s3cret" not in str(refused.value)
+
+
+def test_literal_password_beside_other_resources_is_refused() -> None:
+    """Also where `definitions` makes the resource of all settings itself."""
+    with pytest.raises(SettingsError, match="`password` of KafkaResource is a text"):
+        definitions(flow_assets(_relay("first", "a", "b")), kafka=KafkaResource(password="s3cret"))  # noqa: S106
+
+
+def test_settings_from_variables_are_not_refused() -> None:
+    """The value is that of the run; Dagster stores the name only."""
+    flowcore = FlowcoreResource(more={"execution.trigger-interval": EnvVar("NOT_SET_HERE")})
+
+    assert definitions(flow_assets(_relay("first", "a", "b")), flowcore=flowcore)
+
+
 def test_runs_keep_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in the events of a run that fails, nor in its logs; a secret in other settings is refused."""
+    """Neither in the events of a run that fails, nor in its logs, nor in the snapshots of its job."""
     monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
     kafka = KafkaResource(
         bootstrap_servers=f"127.0.0.1:{free_port()}", security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="PLAIN", username="ann", password=EnvVar("KAFKA_PASSWORD"),
     )  # fmt: skip
-    found = {}
-    away = FlowcoreResource(kafka=kafka, results=ResultsResource(state_dir=str(tmp_path / "state")))
-    for name, flowcore, spark in (
-        ("away", away, {}),
-        ("shown", FlowcoreResource(more={"kafka.sasl.password": "s3cret"}), {}),
-        ("mistyped", FlowcoreResource(more={"kafka.sasl.pasword": "s3cret"}), {}),
-        ("of Spark", FlowcoreResource(), {"spark.authenticate.secret": "s3cret"}),
-    ):
-        defs = definitions(
-            flow_assets(_relay("first", "a", "b")), flowcore=flowcore, spark=SparkResource(spark_config=spark)
-        )
-        (tmp_path / name).mkdir()
-        with DagsterInstance.local_temp(str(tmp_path / name)) as instance:
-            job = defs.resolve_implicit_global_asset_job_def()
-            done = job.execute_in_process(instance=instance, raise_on_error=False)
-            found[name] = str([event.event_specific_data for event in done.filter_events(lambda _: True)])
-
-    assert "did not answer" in found["away"]
-    assert "is a secret" in found["shown"]
-    assert "spark.authenticate.secret is a secret, and is given by the resource" in found["of Spark"]
-    assert "does not exist" in found["mistyped"]
+    defs = definitions(
+        flow_assets(_relay("first", "a", "b")),
+        kafka=kafka,
+        results=ResultsResource(state_dir=str(tmp_path / "state")),
+    )
+    with DagsterInstance.local_temp(str(tmp_path)) as instance:
+        job = defs.resolve_implicit_global_asset_job_def()
+        done = job.execute_in_process(instance=instance, raise_on_error=False)
+        events = str([event.event_specific_data for event in done.filter_events(lambda _: True)])
+    snapshots = _snapshots(tmp_path)
     files = [file for file in tmp_path.rglob("*") if file.is_file() and b"s3cret" in file.read_bytes()]
-    assert (files, "s3cret" in str(found)) == ([], False)
+
+    assert "did not answer" in events
+    assert b"KAFKA_PASSWORD" in snapshots
+    assert b"s3cret" not in snapshots
+    assert (files, "s3cret" in events) == ([], False)
+
+
+def _snapshots(folder: Path) -> bytes:
+    """What Dagster stored of jobs, which it compresses."""
+    found = b""
+    for file in folder.rglob("runs.db"):
+        with closing(sqlite3.connect(file)) as connection:
+            rows = connection.execute("SELECT snapshot_body FROM snapshots")
+            found += b"".join(zlib.decompress(body) for (body,) in rows)
+    return found
 
 
 def test_flows_that_share_a_topic_share_its_asset() -> None:
