@@ -27,6 +27,8 @@ _ALLOWED = (
 """Paths of a run configuration that load no code: other executors import modules, or run an image."""
 _LOADED_INPUTS = ("pickle", "json")
 """Dagster reads an input of an op from any file that is named so; loading a pickle executes it."""
+_VARIABLE = "env"
+"""Dagster replaces ``{"env": NAME}`` in the config of an op by the value of the variable."""
 _SCAFFOLD = 3  # resources.NAME.config: an empty mapping up to there sets nothing
 
 
@@ -57,10 +59,11 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
         return
     msg = (
         f"the run configuration sets {', '.join(map(repr, refused))}, which only the deployment may set: "
-        "a launcher could load code into Spark, send Kafka's password to another broker, or "
-        "read and write other files; nothing was started. Remove this from the launch: it sets 'ops' only "
-        "(mode, run_seconds, beat_seconds, refresh). To change it for all runs, set it where the "
-        "code location calls definitions(...), in the file that FLOWCORE_SETTINGS names, or in FLOWCORE_*"
+        "a launcher could load code into Spark, send Kafka's password to another broker, read it from the "
+        "environment, or read and write other files; nothing was started. Remove this from the launch: it "
+        "sets 'ops' only (mode, run_seconds, beat_seconds, refresh). To change it for all runs, set it "
+        "where the code location calls definitions(...), "
+        "in the file that FLOWCORE_SETTINGS names, or in FLOWCORE_*"
     )
     raise ConfigurationError(msg)
 
@@ -72,12 +75,16 @@ def refused_keys(run_config: Mapping[str, Any]) -> list[str]:
     ['resources.spark.config.spark_config.spark.jars']
     >>> refused_keys({"execution": {"config": {"job_image": "evil", "retries": {"enabled": {}}}}})
     ['execution.config.job_image']
+    >>> refused_keys({"ops": {"own": {"config": {"greeting": {"env": "PASSWORD"}}}}})
+    ['ops.own.config.greeting.env']
     """
     paths = dict.fromkeys(_paths(run_config, ()))
     return [
         ".".join(path)
         for path in paths
-        if _loads_input(path) or not any(path[: len(allowed)] == allowed for allowed in _ALLOWED)
+        if _loads_input(path)
+        or _reads_variable(path)
+        or not any(path[: len(allowed)] == allowed for allowed in _ALLOWED)
     ]
 
 
@@ -88,6 +95,16 @@ def _loads_input(path: tuple[str, ...]) -> bool:
             return _loads_input(path[2:])
         case ("ops", _, "inputs", _, *kinds):
             return any(kind in _LOADED_INPUTS for kind in kinds)
+    return False
+
+
+def _reads_variable(path: tuple[str, ...]) -> bool:
+    """Whether a value is the name of a variable: ``ops.NAME.config....env``, also in a graph."""
+    match path:
+        case ("ops", _, "ops", *_):
+            return _reads_variable(path[2:])
+        case ("ops", _, "config", *_):
+            return path[-1] == _VARIABLE
     return False
 
 

@@ -15,6 +15,8 @@ from dagster import (
     DagsterInvalidConfigError,
     Definitions,
     EnvVar,
+    OpExecutionContext,
+    StringSource,
     asset,
     define_asset_job,
     job,
@@ -207,6 +209,33 @@ def test_launch_of_another_asset_cannot_configure_spark_either(instance: Dagster
         shop.resolve_job_def("own_job").execute_in_process(instance=instance, run_config=run_config)
 
     assert "resources.spark.config.spark_config.spark.jars" in str(refused.value.__cause__)
+
+
+def test_launch_of_an_own_op_reads_no_variable(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster would replace it by its value, which the op may show; its name is not a secret."""
+    monkeypatch.setenv("FLOWCORE_KAFKA_SASL_PASSWORD", "s3cret")
+    found: list[str] = []
+
+    @op(config_schema={"name": StringSource})  # of a field `name: str` in a Config, too
+    def own(spark: SparkResource) -> None:
+        del spark
+        found.append(OpExecutionContext.get().op_config["name"])
+
+    @job(resource_defs={"spark": SparkResource()})
+    def own_job() -> None:
+        own()
+
+    own_job.execute_in_process(instance=instance, run_config={"ops": {"own": {"config": {"name": "ann"}}}})
+    with pytest.raises(DagsterResourceFunctionError) as refused:
+        own_job.execute_in_process(
+            instance=instance,
+            run_config={"ops": {"own": {"config": {"name": {"env": "FLOWCORE_KAFKA_SASL_PASSWORD"}}}}},
+        )
+
+    assert "ops.own.config.name.env" in str(refused.value.__cause__)
+    assert found == ["ann"]
 
 
 def test_launch_of_an_own_op_loads_no_pickle(instance: DagsterInstance, tmp_path: Path) -> None:

@@ -22,6 +22,11 @@ LOADS_CODE: dict[str, dict[str, Any]] = {
     "ops.graph.ops.own.inputs.name.json.path": {
         "ops": {"graph": {"ops": {"own": {"inputs": {"name": {"json": {"path": "/evil"}}}}}}}
     },
+    "ops.own.config.name.env": {"ops": {"own": {"config": {"name": {"env": "KAFKA_PASSWORD"}}}}},
+    "ops.own.config.names.env": {"ops": {"own": {"config": {"names": ["a", {"env": "KAFKA_PASSWORD"}]}}}},
+    "ops.graph.ops.own.config.name.env": {
+        "ops": {"graph": {"ops": {"own": {"config": {"name": {"env": "KAFKA_PASSWORD"}}}}}}
+    },
     "loggers.evil.config.level": {"loggers": {"evil": {"config": {"level": "INFO"}}}},
 }
 HARMLESS: list[dict[str, Any]] = [
@@ -31,6 +36,7 @@ HARMLESS: list[dict[str, Any]] = [
     {"execution": {"config": {"step_dependency_config": {"require_upstream_step_success": False}}}},
     {"loggers": {"console": {"config": {"log_level": "DEBUG"}}}},
     {"ops": {"shop__live": {"config": {"mode": "slice"}}}},
+    {"ops": {"env": {"config": {"environment": "env", "env": {"name": "a"}}}}},
     {"ops": {"own": {"inputs": {"name": "a", "names": ["b", {"value": "c"}]}}}},
     {"ops": {"own": {"config": {"inputs": {"x": {"json": {"path": "/a"}}}, "values": [1, {"pickle": 2}]}}}},
 ]
