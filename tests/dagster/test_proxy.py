@@ -267,6 +267,28 @@ def test_attack_is_refused(proxy: Proxy, attack: tuple[int, str, str, Mapping[st
     assert key not in proxy.executed()
 
 
+def test_guesses_of_the_password_are_limited_and_the_right_one_is_not() -> None:
+    """Each guess costs the time of a slow hash."""
+    only = Proxy(free_port(), free_port(), free_port(), free_port())
+    login = base64.b64encode(b"dagster:>ab?correct horse").decode()  # it has + and /
+    settings = {
+        "PROXY_LISTEN": f"127.0.0.1:{only.port}",
+        "PROXY_REPORTS": f"127.0.0.1:{only.reports}",
+        "PROXY_ALIVE": str(only.alive),
+        "PROXY_UPSTREAM": f"127.0.0.1:{only.upstream}",
+        "PROXY_PASSWORD": ">ab?correct horse",
+    }
+    with nginx(settings) as log:
+        wait_until(lambda: answers(only.alive, "/"), f"nginx answers: {log.read_text()}")
+        wrong = [f"Basic {login[:-4]}{number:04}" for number in range(100)]
+        guesses = [only.send("GET", "/", {"Authorization": each})[0] for each in wrong]
+        right = {only.send("GET", "/", {"Authorization": f"Basic {login}"})[0] for _ in range(50)}
+
+    assert ({"+", "/"} < set(login), set(guesses)) == (True, {401, 429})
+    assert guesses.count(401) < 50
+    assert right == {502}  # nothing is behind this proxy
+
+
 def test_websocket_with_the_own_origin_subscribes(proxy: Proxy) -> None:
     """Messages pass in both directions."""
     with connect(
