@@ -25,6 +25,7 @@ VALUES = yaml.safe_load((FOLDER / "dagster-values.yaml").read_text())
 (LIVE,) = [resource for resource in PLAIN if resource["kind"] == "SparkApplication"]
 POLICIES = {each["metadata"]["name"]: each["spec"] for each in PLAIN if each["kind"] == "NetworkPolicy"}
 _RUN = VALUES["runLauncher"]["config"]["customRunLauncher"]["config"]["run_k8s_config"]
+PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 PARTS = {
     labels["flowcore/part"]
     for labels in (
@@ -63,9 +64,15 @@ def _connections(direction: str, peers: str) -> dict[str, set[str]]:
 
 
 def _peers(peer: Resource) -> list[str]:
-    if "podSelector" in peer:
+    """Our own pods, addresses, or another namespace by its name or label, with its pods if they are named."""
+    if "ipBlock" in peer:
+        assert peer.keys() == {"ipBlock"}
+        return [peer["ipBlock"]["cidr"]]
+    if "namespaceSelector" not in peer:
         return sorted(_selected(peer["podSelector"]))
-    return [*peer["namespaceSelector"]["matchLabels"]]
+    ((key, value),) = peer["namespaceSelector"]["matchLabels"].items()
+    pods = "".join(f"/{name}" for name in peer.get("podSelector", {}).get("matchLabels", {}).values())
+    return [f"{value if key == 'kubernetes.io/metadata.name' else key}{pods}"]
 
 
 def test_nothing_is_reachable_unless_a_policy_says_so() -> None:
@@ -93,9 +100,10 @@ def test_policies_let_pods_be_reached_by_those_that_need_them() -> None:
 
 
 def test_policies_let_pods_reach_what_they_need() -> None:
-    """Executors and the proxy reach nothing outside but Kafka and the webserver."""
-    names = "kubernetes.io/metadata.name:53"
-    kubernetes, database, kafka = {"anywhere:443", "anywhere:6443"}, {"anywhere:5432"}, {"anywhere:9092"}
+    """Executors and the proxy reach nothing outside but names, Kafka and the webserver."""
+    names = "kube-system/kube-dns:53"
+    kubernetes = {f"{block}:{port}" for block in PRIVATE for port in (443, 6443)}
+    database, kafka = {"databases:5432"}, {"kafka:9092"}
 
     assert _connections("egress", "to") == {
         "driver": {names, "driver", "executor", "proxy:8081"} | kubernetes | kafka,
@@ -108,17 +116,35 @@ def test_policies_let_pods_reach_what_they_need() -> None:
     }
 
 
+def test_no_pod_reaches_any_address() -> None:
+    """A pod that executes an attacker's code cannot send what it knows to the internet."""
+    reached = {
+        each.rpartition(":")[0] or each for each in set().union(*_connections("egress", "to").values())
+    }
+
+    assert "anywhere" not in reached
+    assert {each for each in reached if "/" in each} == {"kube-system/kube-dns", *PRIVATE}
+
+
+def test_database_and_broker_are_in_the_namespaces_of_the_policies() -> None:
+    """A policy sees the address of a pod, so its namespace must be that of the host's name."""
+    assert VALUES["postgresql"]["postgresqlHost"].partition(".")[2] == "databases"
+    assert (_settings().bootstrap_servers or "").partition(".")[2] == "kafka:9092"
+
+
+def _settings() -> Settings:
+    (settings_file,) = (each["data"]["settings.toml"] for each in PLAIN if each["kind"] == "ConfigMap")
+    return Settings.of(tomllib.loads(settings_file), environment={})
+
+
 def test_ports_of_the_policies_are_those_of_the_pods() -> None:
-    """The proxy finds the webserver, and the policies know the port of Kafka in the settings."""
+    """The proxy finds the webserver, and the code server's port is that of the policies."""
     environment = {
         each["name"]: each.get("value") for each in PROXY["spec"]["template"]["spec"]["containers"][0]["env"]
     }
-    (settings_file,) = (each["data"]["settings.toml"] for each in PLAIN if each["kind"] == "ConfigMap")
-    settings = Settings.of(tomllib.loads(settings_file), environment={})
 
     assert (
         environment["PROXY_UPSTREAM"] == f"dagster-webserver:{VALUES['dagsterWebserver']['service']['port']}"
     )
     assert environment["PROXY_REPORTS"] == "0.0.0.0:8081"
-    assert (settings.bootstrap_servers or "").endswith(":9092")
     assert DEPLOYMENT["port"] == 4000
