@@ -173,11 +173,16 @@ def runs(project: Project) -> Project:
     try:
         _wait(run, lambda: end_offsets(project.broker, "counts").get(0, 0) >= 4)
         tree = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
-        lines = []
+        lines, listening = [], []
         for process in tree:
             with suppress(psutil.NoSuchProcess):  # it has just ended
                 lines.append(" ".join(process.cmdline()))
+                ports = [each.laddr for each in process.net_connections("tcp") if each.status == "LISTEN"]
+                listening += [
+                    f"{address.ip} {'UI' if address.port == ui else address.port}" for address in ports
+                ]
         (project.written / "command-lines.txt").write_text("\n".join(lines))
+        (project.written / "listening.txt").write_text("\n".join(listening))
         _keep_pages(project.written / "ui", ui)
         assert project.start("top", "top", "live", "--once").wait(60) == 0
     finally:
@@ -236,6 +241,14 @@ def test_secrets_are_nowhere(runs: Project) -> None:
     logs = [path.read_text() for path in (runs.written / "events").rglob("*") if path.is_file()]
     assert any("spark.authenticate.secret" in log and "redacted" in log for log in logs)
     assert runs.find(*words) == []
+
+
+def test_run_listens_on_loopback_only(runs: Project) -> None:
+    """Spark's UI has no login: other machines must not reach it, nor any other port of a run."""
+    listening = (runs.written / "listening.txt").read_text().splitlines()
+
+    assert any(line.endswith(" UI") for line in listening)
+    assert [line for line in listening if not line.startswith(("127.", "::1 ", "::ffff:127."))] == []
 
 
 def test_files_of_a_run_are_its_users_only(runs: Project) -> None:

@@ -1,7 +1,8 @@
 """Start the driver's JVM without secrets among its arguments, and hide secrets in what Spark shows."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -28,6 +29,7 @@ def redaction(given: Mapping[str, str]) -> dict[str, str]:
     return {_REDACTION: f"{_SECRETS}|{given[_REDACTION]}" if _REDACTION in given else _SECRETS}
 
 
+_LOCAL_IP = "SPARK_LOCAL_IP"
 _ENCRYPTION = ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled")
 """The options that protect the login which Spark sends to executors, on the network and on their disks."""
 
@@ -70,4 +72,23 @@ def start_jvm(config: Mapping[str, str], umask: int) -> None:
     for key, value in config.items():
         if not is_spark_secret(key):
             public.set(key, value)
-    SparkContext._ensure_initialized(gateway=launch_gateway(public, {"umask": umask}))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    with _listening_on_loopback(config):
+        gateway = launch_gateway(public, {"umask": umask})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+
+@contextmanager
+def _listening_on_loopback(config: Mapping[str, str]) -> Iterator[None]:
+    """Have a JVM that starts now listen on loopback only, also with its UI, if it runs all tasks itself.
+
+    The UI has no login, and its address has no option in Spark's configuration. The executors of a cluster
+    connect to other ports of the driver.
+    """
+    if _LOCAL_IP in os.environ or not config.get("spark.master", "local").startswith("local"):
+        yield
+        return
+    os.environ[_LOCAL_IP] = "127.0.0.1"
+    try:
+        yield
+    finally:
+        del os.environ[_LOCAL_IP]

@@ -99,6 +99,7 @@ def session_config(
         "spark.master": f"local[{max(cores, slots or 0)}]",
         "spark.executor.extraJavaOptions": " ".join([*limits, *compiler_options(settings.short_lived)]),
         "spark.ui.enabled": "false",
+        "spark.ui.killEnabled": "false",  # else a link in any web page can kill a stage
         **_RETAINED,
         # A real-time batch lasts minutes, and only heartbeats report what it has read. At Spark's 10 s every
         # other report of a run (metrics.interval, 5 s) would show a rate of 0.

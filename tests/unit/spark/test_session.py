@@ -31,6 +31,7 @@ def test_session_on_this_machine_is_on_loopback_and_ships_nothing() -> None:
     found = config()
 
     assert found["spark.master"] == "local[50]"
+    assert found["spark.ui.killEnabled"] == "false"
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.jars" not in found
     assert found["spark.python.daemon.module"] == "flowcore.spark.run.worker_daemon"
