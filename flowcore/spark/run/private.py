@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,40 +27,63 @@ def private_files(umask: int) -> Iterator[None]:
 def prepare_state_folder(folder: Path) -> None:
     """Make the state folder, for its user only, or check that nobody else can change it.
 
+    If other users can enter it, everything in it is checked, else only the folders of flows.
+
     Raises:
-        StateError: Another user owns or can write it, or a flow's folder in it, or owns a link to it.
+        StateError: Another user owns or can write it, or what is in it, or owns a link to it.
     """
     _require_own_links(folder.absolute())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in (folder, *(child for child in folder.iterdir() if child.is_dir())):
-        _require_own(each)
+    found = folder.stat()
+    _require_own(f"the state folder {folder}", folder, found)
+    for each in _content(folder, deep=_others_can_enter(found)):
+        with suppress(FileNotFoundError):  # another run has removed it meanwhile
+            _require_own(f"what is in the state folder: {each}", each, each.lstat())
+            if each.is_symlink() and each.parent == folder and each.is_dir():  # a flow's folder
+                _require_own(f"what is in the state folder: {each}", each, each.stat())
+
+
+def _content(folder: Path, *, deep: bool) -> Iterator[Path]:
+    """Everything below a folder without following links, or only the folders in it."""
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *(files if deep else ())))
+        if not deep:
+            return
+
+
+def _others_can_enter(found: os.stat_result) -> bool:
+    of_group = bool(found.st_mode & stat.S_IXGRP) and not _is_own_group(found)
+    return of_group or bool(found.st_mode & stat.S_IXOTH)
 
 
 def _require_own_links(folder: Path) -> None:
     """Check that no other user's link is on the way to a folder, which need not exist."""
     for each in (folder, *folder.parents):
         if each.is_symlink() and (owner := each.lstat().st_uid) not in (os.geteuid(), _ROOT):
-            _refuse(folder, f"is behind the link {each} of user {owner}", "pass another state.dir")
+            _refuse(
+                f"the state folder {folder}",
+                f"is behind the link {each} of user {owner}",
+                "pass another state.dir",
+            )
 
 
-def _require_own(folder: Path) -> None:
-    found, user = folder.stat(), os.geteuid()
+def _require_own(what: str, path: Path, found: os.stat_result) -> None:
+    user, mode = os.geteuid(), found.st_mode
     if found.st_uid not in (user, _ROOT):
         why = f"is owned by user {found.st_uid}, and this run is user {user}"
-        way = f"run as user {found.st_uid}, pass another state.dir, or: chown -R {user} {folder}"
-    elif found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found)):
-        why = f"has mode {stat.S_IMODE(found.st_mode):o}, so that others can write it"
-        way = f"if its content is your own: chmod go-w {folder}; otherwise pass another state.dir"
+        way = f"run as user {found.st_uid}, pass another state.dir, or: chown -R {user} {path}"
+    elif stat.S_ISLNK(mode):  # it has no permissions of its own
+        return
+    elif mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not _is_own_group(found)):
+        why = f"has mode {stat.S_IMODE(mode):o}, so that others can write it"
+        way = f"if its content is your own: chmod go-w {path}; otherwise pass another state.dir"
     else:
         return
-    _refuse(folder, why, way)
+    _refuse(what, why, way)
 
 
-def _refuse(folder: Path, why: str, way: str) -> NoReturn:
-    msg = (
-        f"the state folder {folder} {why}: they could change checkpoints and results, on which the flow "
-        f"relies; {way}"
-    )
+def _refuse(what: str, why: str, way: str) -> NoReturn:
+    msg = f"{what} {why}: they could change checkpoints and results, on which the flow relies; {way}"
     raise StateError(msg)
 
 

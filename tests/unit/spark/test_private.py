@@ -73,6 +73,64 @@ def test_state_folder_that_others_can_write_is_refused(
         prepare_state_folder(tmp_path / "state")
 
 
+@pytest.mark.parametrize("inner", ["spark.log", "flow/checkpoints/query/offsets/0"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_content_that_others_can_write_is_refused(inner: str, kind: str, tmp_path: Path) -> None:
+    """At any depth, if they can enter the state folder; behind a folder of mode 0700 nothing is walked."""
+    state, found = tmp_path / "state", tmp_path / "state" / inner
+    found.parent.mkdir(parents=True)
+    found.touch() if kind == "file" else found.mkdir()
+    for folder in (state, *found.parents[: len(found.parents) - len(state.parents)]):
+        folder.chmod(0o755)
+    found.chmod(0o666 if kind == "file" else 0o777)
+
+    with pytest.raises(
+        StateError, match=rf"what is in the state folder: {found} has mode .*chmod go-w {found}"
+    ):
+        prepare_state_folder(state)
+    state.chmod(0o700)
+    if kind == "file" or found.parent != state:
+        prepare_state_folder(state)
+
+
+def test_state_folder_that_others_can_read_is_accepted(tmp_path: Path) -> None:
+    """A link in it is not followed: what it leads to is not state."""
+    (tmp_path / "state/flow/checkpoints").mkdir(parents=True)
+    (tmp_path / "state/flow/checkpoints/file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "state/flow/link").symlink_to(tmp_path / "open")
+    (tmp_path / "state/flow/broken").symlink_to(tmp_path / "nothing")
+    (tmp_path / "state").chmod(0o755)
+
+    prepare_state_folder(tmp_path / "state")
+
+
+def test_folder_of_a_flow_that_others_can_write_is_refused_behind_a_link(tmp_path: Path) -> None:
+    """An operator may have moved it to another disk."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state/flow").symlink_to(tmp_path / "open")
+
+    with pytest.raises(StateError, match=r"state/flow has mode 777"):
+        prepare_state_folder(tmp_path / "state")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_content_of_another_user_is_refused(kind: str, tmp_path: Path) -> None:
+    """It was put there while others could write the folder."""
+    found = tmp_path / "state/flow/results/manifest.json"
+    found.parent.mkdir(parents=True)
+    found.touch() if kind == "file" else found.symlink_to("/etc/hostname")
+    os.chown(found, 4711, -1, follow_symlinks=False)
+    (tmp_path / "state").chmod(0o755)
+
+    with pytest.raises(StateError, match=rf"{found} is owned by user 4711"):
+        prepare_state_folder(tmp_path / "state")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 @pytest.mark.parametrize("inner", ["", "flow"])
 def test_state_folder_of_another_user_is_refused(inner: str, tmp_path: Path) -> None:
