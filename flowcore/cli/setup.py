@@ -64,7 +64,7 @@ def _write_dagster_home(folder: Path) -> None:
             f"you need of {_DAGSTER}"
         )
         raise InstallationError(msg)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # its databases and logs are the user's only
     target.write_text(text, encoding="utf-8")
     click.echo(f"Dagster        {target}; export DAGSTER_HOME={folder.absolute()}")
 

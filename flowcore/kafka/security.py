@@ -259,7 +259,8 @@ def _jaas(security: Security, module: str) -> str:
     """The login of Java's client; only the values are the user's."""
     options = {"username": security.username, "password": security.password}
     if security.mechanism == TOKENS:
-        options = {"clientId": security.username, "clientSecret": security.password}
+        # Executors log this at DEBUG, and Spark hides only what is between `password="` and the last quote.
+        options = {"password": "", "clientId": security.username, "clientSecret": security.password}
         if security.token_scope is not None:
             options["scope"] = security.token_scope
         if security.token_ca is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,20 @@ def test_tokens_are_asked_for_by_each_client(pem: Path) -> None:
     assert login["kafka.sasl.oauthbearer.token.endpoint.url"] == "https://a/token"
     assert login["kafka.sasl.jaas.config"] == (
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
-        'clientId="ann" clientSecret="s3cret" scope="w" ssl.truststore.type="PEM" '
+        'password="" clientId="ann" clientSecret="s3cret" scope="w" ssl.truststore.type="PEM" '
         'ssl.truststore.certificates="-----BEGIN";'
     )
+
+
+@pytest.mark.parametrize("more", [{}, TOKENS], ids=["password", "client secret"])
+@pytest.mark.parametrize("secret", ["s3cret", 's3cret"\\', 's3cret password=""'])
+def test_login_is_hidden_where_executors_log_it(more: dict[str, str], secret: str) -> None:
+    """Spark's `KafkaRedactionUtil` knows one name of a secret, and replaces text by this pattern."""
+    security = Security(**{**LOGIN, **more, "password": secret})  # type: ignore[arg-type]
+    login = spark_login(BrokerAddress("a:1", security))["kafka.sasl.jaas.config"]
+
+    assert "s3cret" in login
+    assert "s3cret" not in re.sub('password=".*"', 'password="[hidden]"', login)
 
 
 def test_encrypted_key_is_given_to_java_without_its_encryption(tmp_path: Path) -> None:
