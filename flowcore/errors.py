@@ -38,6 +38,8 @@ instead. It is one string, so that it survives Spark and pickling.
 
 from typing import Self
 
+from flowcore.escaping import printable_lines
+
 __all__ = [
     "BrokerAccessError",
     "BrokerError",
@@ -74,7 +76,13 @@ __all__ = [
 
 
 class FlowcoreError(Exception):
-    """Base class; catch this to catch anything flowcore raises on purpose."""
+    """Base class; catch this to catch anything flowcore raises on purpose.
+
+    Its text is shown by others too, in tracebacks and logs: what a terminal obeys is in it as escapes.
+    """
+
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())
 
 
 class ConfigurationError(FlowcoreError, ValueError):

@@ -6,8 +6,10 @@ have the same structure, and the hostile name is found as text.
 
 import io
 import json
+import pickle
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -29,6 +31,7 @@ from flowcore.dagster.attributes import Objectives
 from flowcore.dagster.metadata import plan_metadata, progress_metadata
 from flowcore.dagster.names import build_external_assets
 from flowcore.dagster.stream_checks import evaluate_objectives
+from flowcore.errors import RunError
 from flowcore.escaping import markdown_block, printable
 from flowcore.latency import LatencySummary
 from flowcore.metrics.dagster import figures
@@ -353,3 +356,13 @@ def test_unexpected_error_is_printed_without_control_characters(
     errors = capsys.readouterr().err.splitlines()
     assert errors[0] == "Traceback (most recent call last):"
     assert errors[-1] == "ArithmeticError: \\x1b]0;evil\\x07 value"
+
+
+@given(name=hostile)
+def test_text_of_an_error_has_nothing_that_a_terminal_obeys(name: str) -> None:
+    """Dagster, a debugger and Spark's log show it without asking `flowcore.cli`."""
+    error = RunError(f"topic {name!s}: gone")
+
+    assert INVISIBLE.search(str(error)) is None
+    assert INVISIBLE.search("".join(traceback.format_exception(error))) is None
+    assert pickle.loads(pickle.dumps(error)).args == error.args  # noqa: S301 - its own bytes
