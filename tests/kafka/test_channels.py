@@ -186,7 +186,8 @@ def test_flood_of_large_forged_channels_does_not_stop_a_live_query(
     (kept,) = (live.settings.state_dir / "f" / "checkpoints").glob("*/watermarks.json")
     assert kept.stat().st_size < 10_000
     before, after = heap_bytes
-    assert after - before < 200 << 20, heap_bytes  # classes are loaded meanwhile
+    # Classes are loaded meanwhile, and a consumer that waits for the next batch keeps what it has read last.
+    assert after - before < 500 * _LONG + (200 << 20), heap_bytes
 
 
 @pytest.mark.parametrize(

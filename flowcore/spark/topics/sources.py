@@ -38,12 +38,13 @@ _ISOLATION = "kafka.isolation.level"
 _HELD = {"minOffsetsPerTrigger": str(1 << 62), "maxTriggerDelay": "365000d"}
 """A batch waits for more messages than there will ever be."""
 _BULK_READ = {
-    "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     # A batch reads records that exist. A client that has read them all asks for more and waits, by default
     # for 500 ms; until then Spark's request for the end of the partition is not answered.
     "kafka.fetch.max.wait.ms": "10",
 }
+_POLLED = "kafka.max.poll.records"
+"""How many messages a task unpacks at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,10 @@ def read_stream(
         else offsets_json(topic, start_offsets(topic, servers)),
     }
     options |= _patience(context.settings)
-    if topic.elements == "tagged" or topic.deduplicate:
+    if _has_headers(topic):
         options["includeHeaders"] = "true"
     if query.mode.value != "realtime":
-        options |= _BULK_READ
+        options |= _bulk_read(topic)
     if held:
         options |= _HELD
     elif query.mode.value != "realtime" and query.batch_interval_ms is None:
@@ -137,6 +138,20 @@ def read_stream(
         # would be emitted more often, or input would arrive faster than it is read.
         options["maxOffsetsPerTrigger"] = str(context.settings.max_batch_records)
     return context.spark.readStream.format("kafka").options(**options).load()
+
+
+def _has_headers(topic: KafkaTopic) -> bool:
+    """Whether headers of its messages are read."""
+    return topic.elements == "tagged" or topic.deduplicate
+
+
+def _bulk_read(topic: KafkaTopic) -> dict[str, str]:
+    """Options with which a batch reads many messages at once.
+
+    Each may have a megabyte when it is unpacked, and channels and ids are easily forged, so a topic with
+    headers keeps Kafka's own number of messages. Others are read faster with more.
+    """
+    return _BULK_READ | {_POLLED: "500" if _has_headers(topic) else "5000"}
 
 
 def _patience(settings: Settings) -> dict[str, str]:
@@ -159,7 +174,7 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BoundedInput
         .options(**spark_login(servers), **{_ISOLATION: topic.isolation}, subscribe=topic.name)
         .option("startingOffsets", offsets_json(topic, start))
         .option("endingOffsets", offsets_json(topic, end))
-        .option("includeHeaders", str(topic.elements == "tagged" or topic.deduplicate).lower())
+        .options(includeHeaders=str(_has_headers(topic)).lower(), **_bulk_read(topic))
         .load()
     )
     # The registry is asked after the end is known: until then each record's schema was registered.
