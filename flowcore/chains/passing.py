@@ -44,11 +44,11 @@ class FailedRows:
     """The rows that records become for which a function failed: bad messages with their other columns.
 
     Attributes:
-        value: The column of the message's bytes; if it is null, the failure stops the query.
+        time: The column of the message's time; if it is null, the failure stops the query.
     """
 
     branch: int
-    value: str
+    time: str
     reason: str
     operator: str
 
@@ -156,8 +156,8 @@ class PassingChain(OpenChain):
     ) -> pa.RecordBatch:
         numbers = sorted(errors)
         rows = mine.take(pa.array(numbers))
-        for number, value in zip(numbers, rows.column(failed.value), strict=True):
-            if not value.is_valid:
+        for number, time in zip(numbers, rows.column(failed.time), strict=True):
+            if not time.is_valid:
                 raise errors[number]
         columns = {name: rows.column(name) for name in rows.schema.names}
         columns[failed.reason] = pa.array([storable(str(errors[number])) for number in numbers])

@@ -66,7 +66,7 @@ _OF_A_RECORD = (
 _OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
-_FAILED_ROWS = FailedRows(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
+_FAILED_ROWS = FailedRows(branch=RowKind.BAD, time=KAFKA_MS, reason=BAD_REASON, operator=FAILED_OPERATOR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,19 +149,24 @@ def test_every_row_is_emitted_once(branches: list[list[int]]) -> None:
         ]
 
 
-FAILED = FailedRows(branch=0, value="_value", reason="_c2", operator="_failed")
+FAILED = FailedRows(branch=0, time="_kafka_ms", reason="_c2", operator="_failed")
 
 
 def _isolating(head: Step, *outlets: OutletRows) -> PassingChain:
-    schema = pa.schema([*OUTPUT, ("_value", pa.binary()), ("_failed", pa.string())])
+    schema = pa.schema([*OUTPUT, ("_failed", pa.string())])
     return replace(_chain(head, *outlets), schema=schema, failed=FAILED)
 
 
-def _messages(*branches: int) -> pa.RecordBatch:
-    """The rows of `_batch`, all with their bytes."""
-    batch = _batch(*branches)
-    values = pa.array([f"bytes {place}".encode() for place in range(len(branches))])
-    return batch.set_column(batch.schema.get_field_index("_value"), "_value", values)
+def _messages(*branches: int, tombstones: bool = False) -> pa.RecordBatch:
+    """The rows of `_batch`, all with the bytes and the time of their message."""
+    batch = _timed(_batch(*branches), 1)
+    values = [None if tombstones else f"bytes {place}".encode() for place in range(len(branches))]
+    field = batch.schema.field("_value")
+    return batch.set_column(batch.schema.get_field_index("_value"), field, pa.array(values, field.type))
+
+
+def _timed(batch: pa.RecordBatch, time_ms: int | None) -> pa.RecordBatch:
+    return batch.append_column("_kafka_ms", pa.array([time_ms] * batch.num_rows, pa.int64()))
 
 
 def _seventh(record: Record) -> Record:
@@ -215,10 +220,17 @@ def test_record_whose_output_does_not_fit_is_a_bad_message() -> None:
     assert all("emits n='x'" in row["_c2"] for row in rows if row["_branch"] == 0)
 
 
-def test_failing_record_without_bytes_stops_the_chain() -> None:
-    """A record without bytes cannot be a dead letter, since its source asks to stop."""
+def test_failing_tombstone_is_a_bad_message() -> None:
+    """It has no bytes, and its source does not ask to stop."""
+    rows = _rows(_isolating(_step(_seventh, "map")), _messages(1, 1, tombstones=True))
+
+    assert {row["offset"]: (row["_branch"], row["_value"]) for row in rows} == {0: (0, None), 1: (1, None)}
+
+
+def test_failing_record_without_its_message_stops_the_chain() -> None:
+    """It cannot be a dead letter, since its source asks to stop."""
     with pytest.raises(FunctionError, match=r"ZeroDivisionError.*t\[0\]@0"):
-        _rows(_isolating(_step(_seventh, "map")), _batch(1, 1))
+        _rows(_isolating(_step(_seventh, "map")), _timed(_batch(1, 1), None))
 
 
 def test_failure_without_a_single_record_stops_the_chain() -> None:
