@@ -12,7 +12,9 @@ __all__ = ["sample"]
 
 def sample(cases: Iterable[Any], *kept: Any) -> list[Any]:
     """The cases of a parameter, or tuples of several, of which all but the kept ones are `thorough`."""
-    return [case if case in kept else _thorough(case) for case in cases]
+    every = [*cases]
+    assert all(each in every for each in kept), f"not all of {kept} are cases"
+    return [case if case in kept else _thorough(case) for case in every]
 
 
 def _thorough(case: Any) -> Any:

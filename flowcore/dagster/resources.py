@@ -22,7 +22,7 @@ from flowcore.dagster.launches import DeployedResource
 from flowcore.dagster.termination import kept_interrupt_handler
 from flowcore.errors import SettingsError
 from flowcore.planner.plan import Plan
-from flowcore.settings import Settings, refuse_secrets, secret_keys
+from flowcore.settings import FILE_SUFFIX, Settings, refuse_secrets, secret_keys
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
 from flowcore.spark.run.jvm import start_jvm
@@ -257,6 +257,11 @@ def refuse_literal_secrets(flowcore: FlowcoreResource, spark: SparkResource) -> 
     """
     for resource in (flowcore, flowcore.kafka, spark):
         resource.refuse_literal_secrets()
-    # Dagster stores the name of a variable only, and replaces it by its value in the run.
-    literal = {key: value for key, value in flowcore.more.items() if not isinstance(value, dg.EnvVar)}
+    # Of a variable Dagster stores the name, and of a secret in a file its path: both are read in the run.
+    files = {f"{key}{FILE_SUFFIX}" for key in secret_keys()}
+    literal = {
+        key: value
+        for key, value in flowcore.more.items()
+        if key not in files and not isinstance(value, dg.EnvVar)
+    }
     Settings.of(literal, environment={}, origin="the resource field `more`")

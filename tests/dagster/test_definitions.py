@@ -240,9 +240,14 @@ def test_literal_password_beside_other_resources_is_refused() -> None:
         definitions(flow_assets(_relay("first", "a", "b")), kafka=KafkaResource(password="s3cret"))  # noqa: S106
 
 
-def test_settings_from_variables_are_not_refused() -> None:
-    """The value is that of the run; Dagster stores the name only."""
-    flowcore = FlowcoreResource(more={"execution.trigger-interval": EnvVar("NOT_SET_HERE")})
+def test_settings_from_variables_and_files_are_not_refused() -> None:
+    """The value is that of the run; Dagster stores the name or the path only."""
+    flowcore = FlowcoreResource(
+        more={
+            "execution.trigger-interval": EnvVar("NOT_SET_HERE"),
+            "kafka.sasl.password.file": "/only/in/a/run",
+        }
+    )
 
     assert definitions(flow_assets(_relay("first", "a", "b")), flowcore=flowcore)
 

@@ -127,7 +127,7 @@ class Live:
         end = time.monotonic() + 300
         while (found := self.latest(topic, column)) != wanted:
             assert time.monotonic() < end, (found, wanted)
-            time.sleep(0.25)  # each look at a topic is a new consumer
+            time.sleep(0.25)  # each poll of a topic is a new consumer
 
     def wait_for_records(self, run: LiveRun, topic: KafkaTopic, count: int) -> None:
         """Wait until a topic has that many records, while a run goes on, and their batch is committed.

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import sqlglot
 
 __all__ = [
-    "BATCH_CLOCK_MS", "TIME_FORMATS", "displayable_timestamp", "json_object", "literal", "quote",
-    "saturate_times", "struct",
+    "BATCH_CLOCK_MS", "STRICT_TIMES", "TIME_FORMATS", "displayable_timestamp", "json_object", "literal",
+    "options", "quote", "saturate_times", "struct",
 ]  # fmt: skip
 
 _LARGEST = {"timestamp_seconds": 9_223_372_036_854, "timestamp_millis": 9_223_372_036_854_775}
@@ -54,7 +54,16 @@ def struct(fields: Mapping[str, str]) -> str:
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 TIME_FORMATS = {"timestampFormat": f"{_MICROSECONDS}XXX", "timestampNTZFormat": _MICROSECONDS}
 """Options of Spark's writers of text, which by default cut a time to milliseconds."""
-_JSON_OPTIONS = f"map({', '.join(literal(each) for pair in TIME_FORMATS.items() for each in pair)})"
+STRICT_TIMES = {"enableDateTimeParsingFallback": "false"}
+"""Option of Spark's readers of JSON, which by default read "5" as the date 1970-01-06."""
+
+
+def options(values: Mapping[str, str]) -> str:
+    """Options of Spark's functions on text."""
+    return f"map({', '.join(literal(each) for pair in values.items() for each in pair)})"
+
+
+_JSON_OPTIONS = options(TIME_FORMATS)
 
 
 def json_object(fields: Mapping[str, str]) -> str:

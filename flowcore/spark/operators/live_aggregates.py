@@ -15,13 +15,13 @@ restarted query may find state of the other kind.
 """
 
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from flowcore.api.operators import Aggregate
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, VALUE, RowKind
 from flowcore.spark.frame.sql import BATCH_CLOCK_MS, literal, quote
-from flowcore.spark.operators.keys import canonical_key
 from flowcore.spark.topics import elements
 
 __all__ = ["apply_aggregate"]
@@ -51,7 +51,7 @@ def apply_aggregate(
         else branched.frame
     )
     columns = [
-        f"{canonical_key(frame.schema, now, name) if name in node.by else quote(now)} AS {quote(name)}"
+        f"{_grouped(frame.schema, now) if name in node.by else quote(now)} AS {quote(name)}"
         for name, now in branch.columns.items()
     ]
     keys = [F.col(quote(column)) for column in node.by]
@@ -99,6 +99,15 @@ def _earliness(marked_ms: str) -> str:
 def _marked_ms(number: str) -> str:
     """The marker's time in a number from `_earliness`, up to 24 days before its batch."""
     return f"(shiftright({number}, 31) * 1000 - ({number} & {_MOST_MS}))"
+
+
+def _grouped(schema: T.StructType, column: str) -> str:
+    """A key, without bytes that are not UTF-8 if it is text, and as nullable as before, as state has it."""
+    field = next(each for each in schema.fields if each.name.lower() == column.lower())
+    if not isinstance(field.dataType, T.StringType):
+        return quote(column)
+    text = f"make_valid_utf8({quote(column)})"
+    return text if field.nullable else f"coalesce({text}, '')"
 
 
 def _inner(column: str) -> str:

@@ -48,8 +48,10 @@ class Patience:
             self._began_s, self._batches = now_s, batches
             self._report(f"it waits, and continues by itself: {outage}")
 
-    def allows(self, slow: object) -> bool:
+    def allows(self, slow: object, batches: int) -> bool:
         """Whether the query may be started again after a start that was slow; True for one that was added."""
+        if batches > self._batches_before_slow:
+            self._slow_starts.clear()
         return slow in self._slow_starts or len(self._slow_starts) < _SLOW_STARTS
 
     def add(self, slow: object, batches: int) -> None:
@@ -58,9 +60,7 @@ class Patience:
         self._batches_before_slow = batches
 
     def progress(self, batches: int) -> None:
-        """Take the number of committed batches: if it has grown, the outage is over, or nothing is slow."""
-        if batches > self._batches_before_slow:
-            self._slow_starts.clear()
+        """Take the number of committed batches: if it has grown, the outage is over."""
         if self._began_s is not None and batches > self._batches:
             self._report(f"it continues after an outage of {show_seconds(self._clock() - self._began_s)}")
             self._began_s = None

@@ -38,9 +38,9 @@ def prepare_state_folder(folder: Path) -> None:
     _require_own(f"the state folder {folder}", folder, found)
     for each in _content(folder, deep=_others_can_enter(found)):
         with suppress(FileNotFoundError):  # another run has removed it meanwhile
-            _require_own(f"what is in the state folder: {each}", each, each.lstat())
+            _require_own(f"what is in the state folder: {each}", folder, each.lstat())
             if each.is_symlink() and each.parent == folder and each.is_dir():  # a flow's folder
-                _require_own(f"what is in the state folder: {each}", each, each.stat())
+                _require_own(f"what is in the state folder: {each}", each.resolve(), each.stat())
 
 
 def _content(folder: Path, *, deep: bool) -> Iterator[Path]:
@@ -67,16 +67,17 @@ def _require_own_links(folder: Path) -> None:
             )
 
 
-def _require_own(what: str, path: Path, found: os.stat_result) -> None:
+def _require_own(what: str, folder: Path, found: os.stat_result) -> None:
+    """Check owner and mode of a folder or of what is in it; the error has the command for the folder."""
     user, mode = os.geteuid(), found.st_mode
     if found.st_uid not in (user, _ROOT):
         why = f"is owned by user {found.st_uid}, and this run is user {user}"
-        way = f"run as user {found.st_uid}, pass another state.dir, or: chown -R {user} {path}"
+        way = f"run as user {found.st_uid}, pass another state.dir, or: chown -R {user} {folder}"
     elif stat.S_ISLNK(mode):  # it has no permissions of its own
         return
     elif mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not _is_own_group(found)):
         why = f"has mode {stat.S_IMODE(mode):o}, so that others can write it"
-        way = f"if its content is your own: chmod go-w {path}; otherwise pass another state.dir"
+        way = f"if its content is your own: chmod -R go-w {folder}; otherwise pass another state.dir"
     else:
         return
     _refuse(what, why, way)

@@ -215,7 +215,8 @@ class SupervisedQuery:
 
     def _is_slow(self, running: RunningQuery) -> bool:
         """Whether it failed because a process or a transaction was slow, and is started again."""
-        return running.ended and find_mishap(running.error) is not None and self._patience.allows(running)
+        is_slow = running.ended and find_mishap(running.error) is not None
+        return is_slow and self._patience.allows(running, self._meter.query(self.query.name).batches)
 
     def _continues(self, running: RunningQuery) -> bool:
         """Whether it failed, and is started again."""
@@ -363,13 +364,12 @@ class SupervisedQuery:
         self._fence.check()  # the checkpoint may be of another process
         self._results.pin(self.query, prepared.joined.versions)
         settings = self._context.settings
-        slots = settings.shuffle_partitions if prepared.query.exactly_once else None
         named, batch = settings.repeat_batch or ("", None)
         identity = plan_file.write_plan_file(
             prepared.query, self._context.flow, self._checkpoint, prepared.types,
-            topics=prepared.side_channels.topics, bounded=prepared.joined.versions,
-            lags=prepared.side_channels.lags, slots=slots,
-            repeat_batch=batch if named == self.query.name else None, schemas=prepared.schemas,
+            topics=prepared.side_channels.topics, lags=prepared.side_channels.lags, schemas=prepared.schemas,
+            bounded=prepared.joined.versions, repeat_batch=batch if named == self.query.name else None,
+            slots=settings.shuffle_partitions if prepared.query.exactly_once else None,
         )  # fmt: skip
         failpoint("offsets-unlogged")
         self._started = self._rows_in, time.monotonic()

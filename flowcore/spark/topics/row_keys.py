@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.operators import Read
 from flowcore.api.schema import Column
-from flowcore.spark.frame.sql import literal, quote, struct
+from flowcore.spark.frame.sql import STRICT_TIMES, literal, options, quote, struct
 from flowcore.spark.topics.formats.decimal_numbers import is_decimal, short_number, unless_too_long
 from flowcore.spark.topics.formats.json_times import TIME_OF_DAY, misread_times
 from flowcore.spark.topics.formats.sql_format import RECORD, outside_calendar, spark_type
@@ -28,11 +28,7 @@ IS_TOMBSTONE = "value IS NULL"
 _TEXT = "CAST(key AS STRING)"
 _SHOWN = 100
 _CORRUPT = "_flowcore_corrupt"
-# Without the fallback a text is no number of days: Spark reads "5" as 1970-01-06.
-_OPTIONS = (
-    "map('mode', 'PERMISSIVE', 'enableDateTimeParsingFallback', 'false', "
-    f"'columnNameOfCorruptRecord', '{_CORRUPT}')"
-)
+_OPTIONS = options({"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **STRICT_TIMES})
 
 
 @dataclass(frozen=True, slots=True)

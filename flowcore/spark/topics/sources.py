@@ -19,6 +19,7 @@ from flowcore.kafka.topics import identify_topics
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of, path_of
+from flowcore.spark.frame.sql import STRICT_TIMES
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.offsets import offset_range, offsets_json, start_offsets
 
@@ -102,8 +103,7 @@ def read_files(source: Csv | Json, ddl: str, context: Context, *, mode: str, **o
     """Read files with a schema; ``mode`` says what becomes of a line that does not fit it."""
     path = context.path(source.path)
     if isinstance(source, Json):
-        # Without the fallback a text is no number of days: Spark reads "5" as 1970-01-06.
-        options |= {"mode": mode, "enableDateTimeParsingFallback": "false"}
+        options |= {"mode": mode, **STRICT_TIMES}
         return context.spark.read.options(**options).options(**source.options).schema(ddl).json(path)
     options |= {"header": str(source.header).lower(), "sep": source.delimiter, "enforceSchema": "false"}
     return context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).csv(path)

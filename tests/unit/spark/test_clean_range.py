@@ -1,4 +1,4 @@
-"""Which offsets have no bad record, against every offset looked at, and after a restart of what counts."""
+"""Which offsets have no bad record, against every offset that was read, and after a restart."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ NESTED = T.StructType([
     [
         ('{"at":18446744073710}', True),
         ('{"at":9223372036855}', True),
+        ('{"at":[1, -9223372036855]}', True),
         ('{"at":1792000000000}', False),
+        ('{"price":0.30000000000000004,"card":"4111111111111111","id":123456789012345678901}', False),
         ('{"at":1792000000}', False),
         ('{"at":"12:30:00"}', True),
         ('{"at": " \x7f1:30"}', True),
@@ -47,7 +49,7 @@ def test_a_payload_is_read_again_only_if_a_time_may_be_misread(payload: str, is_
     ("text", "is_of_today"),
     [("12:30", True), ("\t 1:30:00.5", True), ("T12", True), ("2026-03-01 12:30", False), ("-12:30", False)],
 )
-def test_a_time_of_day_is_told_from_a_time(text: str, is_of_today: bool) -> None:
+def test_a_time_of_day_is_distinguished_from_a_time(text: str, is_of_today: bool) -> None:
     """It has no date before it."""
     assert (re.search(TIME_OF_DAY, text) is not None) == is_of_today
 
@@ -66,7 +68,7 @@ def test_times_within_a_column_are_read_as_text(monkeypatch: pytest.MonkeyPatch)
     assert {json_times._MAY_BE_MISREAD, TIME_OF_DAY} < patterns
 
 
-def test_a_text_that_is_no_value_of_a_variant_is_not_taken_for_one() -> None:
+def test_a_text_that_is_not_a_variant_is_not_taken_for_one() -> None:
     """An object that names a field twice has no type; a condition that is null would not hold."""
     column = Column("s", "STRING")
     schema = Schema((column,))
@@ -77,7 +79,7 @@ def test_a_text_that_is_no_value_of_a_variant_is_not_taken_for_one() -> None:
     assert all("coalesce(schema_of_variant(" in text for text in texts if "schema_of_variant" in text)
 
 
-def test_a_text_is_no_number_of_days() -> None:
+def test_a_text_is_not_a_number_of_days() -> None:
     """Spark falls back to the ways of its first version, if a text is no date."""
     schema = Schema((Column("d", "DATE"),))
 

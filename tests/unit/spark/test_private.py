@@ -69,7 +69,7 @@ def test_state_folder_that_others_can_write_is_refused(
     if mode != 0o777:
         monkeypatch.setattr(private, "_is_own_group", lambda _: False)
 
-    with pytest.raises(StateError, match=rf"has mode {mode:o}, .*chmod go-w {folder}"):
+    with pytest.raises(StateError, match=rf"has mode {mode:o}, .*chmod -R go-w {tmp_path / 'state'}"):
         prepare_state_folder(tmp_path / "state")
 
 
@@ -85,7 +85,7 @@ def test_content_that_others_can_write_is_refused(inner: str, kind: str, tmp_pat
     found.chmod(0o666 if kind == "file" else 0o777)
 
     with pytest.raises(
-        StateError, match=rf"what is in the state folder: {found} has mode .*chmod go-w {found}"
+        StateError, match=rf"what is in the state folder: {found} has mode .*chmod -R go-w {state};"
     ):
         prepare_state_folder(state)
     state.chmod(0o700)

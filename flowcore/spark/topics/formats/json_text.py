@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 
 from flowcore.api.schema import Schema
-from flowcore.spark.frame.sql import json_object, literal, quote
+from flowcore.spark.frame.sql import STRICT_TIMES, json_object, literal, options, quote
 from flowcore.spark.topics.formats.decimal_numbers import too_long_numbers, unless_too_long
 from flowcore.spark.topics.formats.json_times import misread_times
 from flowcore.spark.topics.formats.sql_format import RECORD, misfit_text
@@ -20,10 +20,13 @@ from flowcore.spark.topics.formats.sql_format import RECORD, misfit_text
 __all__ = ["JsonSql"]
 
 _CORRUPT = "_flowcore_corrupt"
-# Without the fallback a text is no number of days: Spark reads "5" as 1970-01-06.
-_OPTIONS = (
-    "map('mode', 'PERMISSIVE', 'allowSingleQuotes', 'false', 'enableDateTimeParsingFallback', 'false', "
-    f"'columnNameOfCorruptRecord', '{_CORRUPT}')"
+_OPTIONS = options(
+    {
+        "mode": "PERMISSIVE",
+        "allowSingleQuotes": "false",
+        "columnNameOfCorruptRecord": _CORRUPT,
+        **STRICT_TIMES,
+    }
 )
 _NUMBER = "^-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$"
 _NOT_FINITE = "'NaN', 'Infinity', '-Infinity'"

@@ -20,7 +20,8 @@ __all__ = ["TIME_OF_DAY", "misread_times"]
 
 _MOST_SECONDS = 9_223_372_036_854
 """Their microseconds have 64 bits."""
-_LONG = "[0-9]{14}|9[2-9][0-9]{11}"
+_LONG = r"[:\[,\s]-?([0-9]{14,19}|9[2-9][0-9]{11})(?![.0-9eE])"
+"""A number in JSON that may be larger: an integer, and of 64 bits."""
 _HOUR = r"T[0-9]|[0-9]{1,2}:"
 TIME_OF_DAY = rf"^[\x00-\x20\x7f]*({_HOUR})"
 """How a text begins that Spark reads as a time of today."""
