@@ -12,9 +12,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from flowcore.api.checks import refuse
+from flowcore.api.connectors import RECORD_ID_HEADER
 from flowcore.api.expressions import Expression
-from flowcore.api.operators import MapBatches, Operator, Read, WithEventTime
+from flowcore.api.operators import Deduplicate, MapBatches, Operator, Read, WithEventTime, WithHistory
 from flowcore.api.resolution import parse_row
+from flowcore.api.updating_rows import find_deleted
 from flowcore.watermarks.strategies import Periodic, Punctuated, WatermarkStrategy
 
 __all__ = [
@@ -72,6 +74,7 @@ def build_event_time(
             strategy, or the source partition of records is unknown.
     """
     _require_strategy(name, watermark)
+    _require_final_rows(node, name)
     _require_partitions(node, name)
     generator = watermark.generator
     text = generator.expression if isinstance(generator, (Punctuated, Periodic)) else None
@@ -99,6 +102,18 @@ def _require_strategy(name: str, watermark: object) -> None:
         )
 
 
+def _require_final_rows(node: Operator, name: str) -> None:
+    """Check that no row deletes another one: its columns, and so its event time, may be null."""
+    deleted = find_deleted(node)
+    if deleted is not None:
+        refuse(
+            f"operator {name!r}: where {deleted} is true, a row of {node.name!r} deletes its key, and its "
+            "other columns may be null: without event time it would be a dead letter, and what it deletes "
+            "would still be counted; leave it out, and give the topic of the source watermark=, which then "
+            "goes by Kafka's own timestamps"
+        )
+
+
 def _require_partitions(node: Operator, name: str) -> None:
     """Check that the source partition of each record is known."""
     if node.bounded:
@@ -109,30 +124,43 @@ def _require_partitions(node: Operator, name: str) -> None:
         )
     live = [each for each in node.upstream if not each.bounded]
     for each in live:
-        why = None
-        if each.keeps_state:
-            why = "keeps state, and emits what it makes of records of several partitions"
-        elif each.takes_whole_frame:
-            why = "is a DataFrame function"
-        elif isinstance(each, MapBatches):
-            why = "gets batches"
-        elif isinstance(each, WithEventTime):
-            refuse(
-                f"operator {name!r}: event time is assigned downstream of {each.name!r}, which assigns it "
-                f"too: what {each.name!r} assigns would have no effect; leave one of them out"
-            )
-        if why is not None:
-            refuse(
-                f"operator {name!r}: event time is assigned downstream of {each.name!r}, which {why}: it is "
-                "not known from which partition a record is, so that no watermark could be made; assign "
-                f"event time upstream of {each.name!r}, or cut the flow there with .through('topic')"
-            )
+        _require_passing(each, name)
     sources = [each.name for each in live if isinstance(each, Read)]
     if len(sources) > 1:
         refuse(
             f"operator {name!r}: event time is assigned to records of several sources, "
             f"{' and '.join(sources)}: each partition of each of them needs a watermark of its own; assign "
             "it to each of them, upstream of the union"
+        )
+
+
+def _require_passing(node: Operator, name: str) -> None:
+    """Check that an operator passes records of a partition in their order, without event time of its own."""
+    why, change = None, f"assign event time upstream of {node.name!r}"
+    if isinstance(node, WithEventTime):
+        refuse(
+            f"operator {name!r}: event time is assigned downstream of {node.name!r}, which assigns it "
+            f"too: what {node.name!r} assigns would have no effect; leave one of them out"
+        )
+    if isinstance(node, WithHistory) and event_time_expression(node.live) is None:
+        refuse(
+            f"operator {name!r}: event time is assigned downstream of {node.name!r}, whose history is in "
+            "no order of time, since its topic has no event_time=: most of it would be late; give the "
+            "topic event_time= and watermark= instead"
+        )
+    if isinstance(node, Deduplicate) and node.by == (RECORD_ID_HEADER,):
+        change = f"give the topic of {node.inputs[0].name!r} event_time= and watermark="
+    if node.keeps_state:
+        why = "keeps state, and emits what it makes of records of several partitions"
+    elif node.takes_whole_frame:
+        why = "is a DataFrame function"
+    elif isinstance(node, MapBatches):
+        why = "gets batches"
+    if why is not None:
+        refuse(
+            f"operator {name!r}: event time is assigned downstream of {node.name!r}, which {why}: it is "
+            "not known from which partition a record is, so that no watermark could be made; "
+            f"{change}, or cut the flow there with .through('topic')"
         )
 
 

@@ -19,7 +19,12 @@ from flowcore.windows.triggers import Count
 __all__ = ["ExpiringAggregate", "build_expiring_aggregate"]
 
 _WITH_TTL = AggregatePlace("groups with ttl=", "a group", "aggregate", "leave ttl= out")
-_TAKEN_BACK = AggregatePlace("groups that another aggregate takes back", "a group", "aggregate", "")
+_TAKEN_BACK = AggregatePlace(
+    "groups that another aggregate takes back",
+    "a group",
+    "aggregate",
+    "cut the flow downstream of it with .through('topic')",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -42,7 +47,7 @@ class ExpiringAggregate(Window):
 
     def compiled(self) -> Decision:
         if self.config.ttl_ms is None:
-            return Decision("key-group", ("another aggregate reads its changes in the same query",))
+            return Decision("key-group", ("another aggregate of the flow takes its rows back",))
         why = "Spark's own aggregate has no time to live"
         return Decision("key-group", (why,), (f"leave ttl= of {self.name} out",))
 

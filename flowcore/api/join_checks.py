@@ -9,7 +9,7 @@ from typing import Literal
 
 from flowcore.api.checks import refuse
 from flowcore.api.operators import Operator
-from flowcore.api.updating_rows import find_origin, replaces_by_key
+from flowcore.api.updating_rows import find_origin, find_replacing, replaces_by_key
 from flowcore.api.window_checks import find_missing_watermarks
 from flowcore.durations import MILLISECOND, show_given
 
@@ -47,7 +47,8 @@ def require_stream_join(
             f"{', '.join(allowed)}"
         )
     for side in (left, right):
-        if side.updating and not (newest and side is right and replaces_by_key(side)):
+        newest_counts = newest and side is right and (replaces_by_key(side) or not side.updating)
+        if find_replacing(side) is not None and not newest_counts:
             refuse(
                 f"operator {name!r}: records of {side.name!r} replace earlier ones: each of them would be "
                 f"joined as one more record; join {find_origin(side)}"

@@ -162,6 +162,8 @@ def find_origin(node: Operator) -> str:
     found = find_replacing(node)
     if found is not None and replaces_by_key(node):
         return f"what the writer of {found.name!r} makes them from, or read its topic as a table with until="
+    if isinstance(found, Window) and not found.updating:
+        return f"what it is made from, or leave allowed_lateness and trigger of {found.name!r} out"
     return "the records that it is made from"
 
 

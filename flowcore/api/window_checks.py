@@ -11,7 +11,7 @@ from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
 from flowcore.api.operators import Aggregate, Operator, Read, WithEventTime, find_timed
-from flowcore.api.updating_rows import find_origin
+from flowcore.api.updating_rows import find_origin, find_replacing
 from flowcore.api.window_assigners import GapColumn
 from flowcore.durations import MILLISECOND, show_given
 from flowcore.process import KeyedProcessFunction
@@ -179,7 +179,7 @@ def require_first(node: Operator, name: str, keep: str) -> None:
             "no more can come, so it would leave late, or replace what has left; use latest(by=...), whose "
             "output replaces earlier output"
         )
-    if node.updating:
+    if node.updating or find_replacing(node) is not None:
         refuse(
             f"operator {name!r}: records of {node.name!r} replace earlier ones: the first of a key would "
             f"pass, and no later value of it; deduplicate {find_origin(node)}"
@@ -188,7 +188,7 @@ def require_first(node: Operator, name: str, keep: str) -> None:
 
 def require_rankable(node: Operator, name: str) -> None:
     """Check that no row of a rank is taken back."""
-    if node.updating:
+    if node.updating or find_replacing(node) is not None:
         refuse(
             f"operator {name!r}: records of {node.name!r} replace earlier ones: what was replaced would keep "
             f"its rank; rank {find_origin(node)}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Operator
+from flowcore.api.operators import Operator, SideOutput
 from flowcore.durations import MILLISECOND
 from flowcore.planner.model import Flush, LiveQuery
 
@@ -57,7 +57,7 @@ def find_upstream_buffer(node: Operator, decided: Mapping[Operator, Flush]) -> F
         each = pending.pop()
         if each in decided and decided[each].way == "key-groups":
             found[each] = decided[each]
-        else:
+        elif not isinstance(each, SideOutput):  # late records do not wait in the buffer
             pending += each.inputs
     return min(found.values(), key=lambda flush: interval_between(flush, decided), default=None)
 
@@ -90,13 +90,28 @@ def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[
     decided = {each.operator: each for each in query.flushes if each.config is not None}
     for sink in query.sinks:
         topic = sink.topic
-        last = next((node for node in reversed(sink.upstream) if node in decided), None)
+        last = _find_last(sink, decided)
         if (
             topic is not None
             and last is not None
             and (interval_ms := interval_between(decided[last], decided))
         ):
             yield _place(topic), Arrival(topic.name, max(interval_ms, read_ms), last)
+
+
+def _find_last(sink: Operator, decided: Mapping[Operator, Flush]) -> Operator | None:
+    """Of the buffers that records of a sink leave, the one flushed most often; None if some leave none."""
+    found: dict[Operator, Flush] = {}
+    pending = [sink]
+    while pending:
+        each = pending.pop()
+        if each in decided:
+            found[each] = decided[each]
+        elif not each.inputs or isinstance(each, SideOutput) or each.emits_without_input:
+            return None
+        else:
+            pending += (parent for parent in each.inputs if not parent.bounded)
+    return min(found, key=lambda node: interval_between(found[node], decided), default=None)
 
 
 def find_arrival(query: LiveQuery, known: Mapping[TopicAddress, Arrival]) -> Arrival | None:

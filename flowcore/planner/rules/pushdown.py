@@ -95,6 +95,8 @@ class _Pushing:
             return Obstacle(
                 f"{parent.name} may keep state, and would see fewer records", f"put it before {parent.name}"
             )
+        if parent.updating and not parent.bounded and not parent.inputs[0].updating:
+            return Obstacle(f"rows of {parent.name} replace earlier ones, and it does not retract these")
         if self.readers[parent] > 1:
             return Obstacle(
                 f"{parent.name} is read by others, which need what it would drop",

@@ -187,7 +187,7 @@ def _choose_carried(sender: Operator, readers: Collection[Operator], settings: S
         return Decision("value-only", ("nothing downstream reads timestamps",), (change,))
     anew = _find_anew(sender, readers)
     if anew is not None:
-        return Decision("value-only", (f"{anew.name} assigns event time anew",))
+        return Decision("value-only", (f"{anew} event time anew",))
     applied = [node.name for node in sender.upstream if isinstance(node, Apply) and not node.bounded]
     if applied:
         why = f"{applied[0]} is a DataFrame function, whose rows have no timestamps"
@@ -195,12 +195,13 @@ def _choose_carried(sender: Operator, readers: Collection[Operator], settings: S
     return decision
 
 
-def _find_anew(sender: Operator, readers: Collection[Operator]) -> Operator | None:
-    """The operator that assigns event time anew between a sender and all readers; None if there is none."""
-    timed = {each for reader in readers for each in find_timed(reader)}
+def _find_anew(sender: Operator, readers: Collection[Operator]) -> str | None:
+    """What assigns event time anew between a sender and all readers, in words; None if nothing does."""
+    timed = dict.fromkeys(each for reader in readers for each in find_timed(reader))
     found = [each for each in timed if isinstance(each, WithEventTime) and sender in each.inputs[0].upstream]
     read = any(isinstance(each, Read) and not each.bounded for each in timed)
-    return found[0] if found and not read else None
+    names = " and ".join(each.name for each in found)
+    return f"{names} {'assigns' if len(found) == 1 else 'assign'}" if found and not read else None
 
 
 def _find_watermarks(

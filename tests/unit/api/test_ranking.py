@@ -26,6 +26,13 @@ def old(flow: Flow) -> Stream:
     return flow.read("old", Parquet("old", schema=SCHEMA))
 
 
+def fired_again(flow: Flow) -> Stream:
+    """Windows that late records fire once more."""
+    timed = bids(flow, event_time="at", watermark=monotonous())
+    windows = timed.window(Tumbling(10), by="id", allowed_lateness=60, name="counts")
+    return windows.aggregate(n="count(*)")
+
+
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
@@ -36,6 +43,10 @@ def old(flow: Flow) -> Stream:
         (lambda f: old(f).latest(by="id", timestamp="at", ttl=timedelta(1)), "ttl= over the bounded"),
         (lambda f: bids(f).aggregate(by="id", n="count(*)").latest(by="id"), "replace earlier.*rank the"),
         (lambda f: bids(f).latest(by="id").top_n(3, order="price"), "replace earlier ones"),
+        (
+            lambda f: fired_again(f).top_n(3, by="window_end", order="n"),
+            "'counts' replace earlier.*rank what it is made from, or leave allowed_lateness and trigger of",
+        ),
         (lambda f: bids(f).top_n(0, order="price"), "n=0 is no number of ranks"),
         (lambda f: bids(f).top_n(True, order="price"), "n=True is no number of ranks"),
         (lambda f: bids(f).top_n(3, order=()), r"order=\(\) orders nothing"),

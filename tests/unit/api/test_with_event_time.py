@@ -68,6 +68,20 @@ def timed(stream: Stream, watermark: WatermarkStrategy | None = None, **others: 
         ),
         (lambda f: timed(timed(read(f), name="first")), "'first', which assigns it too"),
         (
+            lambda f: timed(read(f, partitions=2, updating_by="id")),
+            "where is_deleted is true, a row of 'bids' deletes its key.*topic of the source watermark=",
+        ),
+        (
+            lambda f: timed(read(f, deduplicate=True)),
+            "keeps state.*no watermark could be made; give the topic of 'bids' event_time= and watermark=",
+        ),
+        (
+            lambda f: timed(
+                f.read("old", Parquet("old", schema=SCHEMA)).then(read(f, start={0: 0}), name="both")
+            ),
+            "downstream of 'both', whose history is in no order of time.*give the topic event_time=",
+        ),
+        (
             lambda f: timed(read(f).union(read(f, "asks"))),
             "several sources, bids and asks.*assign it to each of them, upstream of the union",
         ),

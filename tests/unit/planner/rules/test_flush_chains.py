@@ -12,6 +12,7 @@ from flowcore.errors import ConfigurationError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Flush, LiveQuery
 from flowcore.settings import Settings
+from flowcore.watermarks import monotonous
 
 SCHEMA = "shop STRING, price DOUBLE"
 MINUTE = timedelta(minutes=1)
@@ -98,6 +99,22 @@ def test_partly_unflushed_input_is_buffered() -> None:
     both.aggregate(by="shop", price="max(price)").write("out", KafkaTopic("out"))
 
     assert _queries(flow)["out"].batch_interval_ms == 60_000
+
+
+@pytest.mark.parametrize("other", ["union", "late"])
+def test_topic_with_other_records_than_those_of_a_buffer_is_not_flushed_once(other: str) -> None:
+    """Its reader would emit ten times in the interval."""
+    flow = Flow("f")
+    topic = KafkaTopic("rows", schema=SCHEMA, on_error="fail", watermark=monotonous())
+    windows = flow.read("rows", topic).window(Tumbling(10), by="shop", late="side-output", name="held")
+    held = windows.aggregate(price="max(price)")
+    others = held.late if other == "late" else flow.read("others", _topic("others"))
+    rows = others if other == "late" else held.select("shop", "price").union(others)
+    held.select("shop", "price").write("t3", KafkaTopic("t3"), key="shop")
+    rows.select("shop", "price").write("t1", KafkaTopic("t1"))
+    _top(flow, "t1", "t2")
+
+    assert _queries(flow)["to_t2"].batch_interval_ms == 60_000
 
 
 def test_topic_of_another_broker_is_another_topic() -> None:

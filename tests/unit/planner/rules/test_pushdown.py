@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore import Flow, KafkaTopic, OperatorAttributes, Parquet, RichFunction, Stream
+from flowcore import (
+    Flow,
+    KafkaTopic,
+    OperatorAttributes,
+    OperatorAttributesBuilder,
+    Parquet,
+    RichFunction,
+    Stream,
+)
 from flowcore.api.operators import Filter, FlatMap, Map, Operator, Read, Where, Write
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.pushdown import push_filters
 from flowcore.planner.ways import find_upstream
 
 ROW = "a INT, b INT"
+REPLACING = OperatorAttributesBuilder().set_output_idempotent(True)
 Declare = Callable[[Stream], Stream]
 
 
@@ -97,6 +106,12 @@ STAYING: dict[str, tuple[Declare, str, str, str]] = {
     "declares-state": (
         lambda s: _passing(s, attributes=OperatorAttributes()).where("a > 1", name="w"),
         "f w", "f may keep state", "put it before f",
+    ),
+    "replacing": (
+        lambda s: s.map(
+            _same, schema=ROW, key="a", passes=["a"], attributes=REPLACING, name="f"
+        ).where("a > 1", name="w"),
+        "f w", "rows of f replace earlier ones", "",
     ),
     "random": (
         lambda s: s.filter(_same, name="f").where("a > rand()", name="w"),
