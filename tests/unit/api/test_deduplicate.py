@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream, monotonous
+from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, monotonous
 from flowcore.api.operators import Deduplicate
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
@@ -78,6 +78,13 @@ def test_cut_is_deduplicated_by_its_record_ids() -> None:
     assert (cut.columns, cut.operator.key, cut.operator.updating) == (("shop", "n"), ("shop",), True)
 
 
+def fired_again() -> Stream:
+    """Windows that late records fire once more."""
+    timed = sales(event_time="at", watermark=monotonous())
+    windows = timed.window(Tumbling(10), by="shop", allowed_lateness=60, name="counts")
+    return windows.aggregate(n="count(*)")
+
+
 REFUSED: dict[str, tuple[Callable[[Stream], Any], str]] = {
     "unknown key": (lambda s: s.deduplicate(by="nothing", within=HOUR), "nothing"),
     "last": (lambda s: s.deduplicate(by="id", within=HOUR, keep="last"), r"keep='last'.*latest\(by="),
@@ -86,6 +93,10 @@ REFUSED: dict[str, tuple[Callable[[Stream], Any], str]] = {
     "updating": (
         lambda s: s.aggregate(by="id", n="count(*)").deduplicate(by="id", within=HOUR),
         "replace earlier ones",
+    ),
+    "firing again": (
+        lambda _: fired_again().deduplicate(by="shop", within=HOUR),
+        "replace earlier ones.*what it is made from, or leave allowed_lateness and trigger of 'counts' out",
     ),
     "time of a stream": (
         lambda s: s.deduplicate(by="id", within=HOUR, timestamp="at"), "timestamp='at' over the unbounded",

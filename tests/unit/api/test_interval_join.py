@@ -190,6 +190,11 @@ def test_advice_for_a_side_whose_records_replace_each_other_is_one_that_it_may_f
         newest(orders, prices)
 
 
+def fired_again(orders: Stream) -> Stream:
+    """Windows that late records fire once more."""
+    return orders.window(Tumbling(10), by="id", allowed_lateness=60, name="counts").aggregate(n="count(*)")
+
+
 REFUSED: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
     "unknown column": (lambda o, p: joined(o, p, on="nothing"), "nothing"),
     "negative": (lambda o, p: joined(o, p, before=-HOUR), "before=-1 h is not .*0 up.*timedelta"),
@@ -211,6 +216,9 @@ REFUSED: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
     ),
     "replacing": (
         lambda o, p: joined(o.aggregate(by="id", n="count(*)"), p), "replace earlier ones.*join the records",
+    ),
+    "firing again": (
+        lambda o, p: joined(fired_again(o), p), "replace earlier ones.*trigger of 'counts' out",
     ),
     "no watermarks": (
         lambda o, _: joined(o, read(_flow(o), "plain", PAYMENTS, watermark=None)),

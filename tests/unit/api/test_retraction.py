@@ -141,7 +141,6 @@ def test_final_rows_are_aggregated_as_before(declare: Callable[[Flow], Stream]) 
             lambda f: top(f).join(f.read("shops", Parquet("shops", "shop STRING")), on="shop"),
             "'join_1' may drop or repeat some.*before 'top'",
         ),
-        (lambda f: UPDATING["late-windows"][0](f).deduplicate(by="price", within=HOUR), "replace earlier"),
         (united_firings, "'both' may drop or repeat some.*or put 'both' before 'w'"),
         (
             lambda f: UPDATING["late-windows"][0](f).sort_by_event_time(name="sorted"),
@@ -350,8 +349,5 @@ def test_an_aggregate_upstream_runs_by_key_group_for_all_its_readers() -> None:
     ]
     assert isinstance(query.keyed[0], ExpiringAggregate)
     assert {sink.name for sink in query.sinks} == {"all", "out"}
-    assert (
-        "first is key-group in 16 key groups because another aggregate of the flow"
-        in plan_flow(flow).explain()
-    )
+    assert "first is key-group in 16 key groups because another aggregate of" in plan_flow(flow).explain()
     assert "out at each change\n" in plan_flow(flow).explain()
