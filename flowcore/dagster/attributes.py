@@ -85,10 +85,12 @@ class Automation(dg.Model, dg.Resolvable):
         default=600.0, gt=0, description="A live run that lasted this many seconds resets the restart count."
     )
     start_s: float = Field(
-        default=300.0, gt=0, description="Seconds after its start at which a run without a heartbeat is lost."
+        default=300.0,
+        ge=120,
+        description="Seconds after its start at which a run without a heartbeat is lost.",
     )
     silent_s: float = Field(
-        default=120.0, gt=0, description="Seconds after its last heartbeat at which a run is lost."
+        default=120.0, ge=120, description="Seconds after its last heartbeat at which a run is lost."
     )
 
     keep_runs_days: float = Field(

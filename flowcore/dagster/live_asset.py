@@ -4,13 +4,17 @@ A heartbeat is a materialization in the middle of a run, so that Dagster plots i
 lasts.
 """
 
+import logging
+import threading
 import time
+from dataclasses import replace
 from typing import Literal
 
 import dagster as dg
 from pydantic import Field
 
 from flowcore.api.flow import Flow
+from flowcore.background import PeriodicThread
 from flowcore.dagster.attributes import AssetAttributes, Objectives
 from flowcore.dagster.metadata import Metadata, progress_metadata
 from flowcore.dagster.names import asset_key, live_key, op_name, table_key
@@ -25,10 +29,12 @@ from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of
 from flowcore.spark.run.live_stage import LiveRun
 
-__all__ = ["Heartbeat", "LiveConfig", "build_live_asset", "require_state"]
+__all__ = ["Heartbeat", "LiveConfig", "build_live_asset", "require_state", "watch"]
 
 _POLL_S = 0.5
 _AGAIN_S = 5.0
+_REPEAT_S = 600.0
+_log = logging.getLogger(__name__)
 
 
 class LiveConfig(dg.Config):
@@ -43,7 +49,11 @@ class LiveConfig(dg.Config):
         default=None, description="End after this many seconds. Default: run until it is terminated."
     )
     beat_seconds: float = Field(
-        default=10.0, ge=1.0, description="Seconds between two heartbeats in the asset's history."
+        default=10.0,
+        ge=1.0,
+        le=60.0,
+        description="Seconds between two heartbeats in the asset's history. The supervisor takes a run "
+        "without one for Automation.silent_s as lost.",
     )
 
 
@@ -73,22 +83,15 @@ def build_live_asset(
         flowcore: FlowcoreResource,
         spark: SparkResource,
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        settings = flowcore.settings()
+        # The heartbeats are the reports; those of a listener would be of no run.
+        settings = replace(flowcore.settings(), dagster_url=None)
         run_plan = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
         require_state(context, run_plan, settings)
         with deferred_interrupts() as interrupted:
             spark_context = spark.context(run_plan, settings)
             with LiveRun(run_plan, spark_context) as run:
                 heartbeat = Heartbeat(context, run, objectives, config.beat_seconds)
-                requests = TerminationRequests(context)
-                while not interrupted.is_set() and not heartbeat.has_lasted(config.run_seconds):
-                    if run.wait(_POLL_S):
-                        break
-                    if requests.poll():
-                        interrupted.set()
-                        break
-                    if heartbeat.is_due:
-                        heartbeat.beat()
+                watch(context, run, heartbeat, interrupted, config.run_seconds)
                 if interrupted.is_set():
                     with survive_storage():
                         context.log.info("the live queries of flow %s are asked to stop", plan.flow)
@@ -122,7 +125,7 @@ def require_state(context: dg.AssetExecutionContext, plan: Plan, settings: Setti
 
 
 class Heartbeat:
-    """Reports the progress of running queries to Dagster."""
+    """Reports the progress of running queries to Dagster, from one thread at a time."""
 
     def __init__(
         self, context: dg.AssetExecutionContext, run: LiveRun, objectives: Objectives, beat_s: float
@@ -134,7 +137,7 @@ class Heartbeat:
         self._reported: dict[str, bool] = {}
         if run.metrics_url:
             context.log.info("metrics for Prometheus are at %s", run.metrics_url)
-        self._began = self._last = time.monotonic()
+        self._began = self._last = self._cleared = time.monotonic()
 
     @property
     def is_due(self) -> bool:
@@ -143,9 +146,20 @@ class Heartbeat:
     def has_lasted(self, seconds: float | None) -> bool:
         return seconds is not None and time.monotonic() - self._began >= seconds
 
+    def beat_if_due(self) -> None:
+        """Report a heartbeat if one is due; an error is logged, and the next one is sent in its time."""
+        if self.is_due:
+            try:
+                self.beat()
+            except Exception:  # noqa: BLE001 - the queries run on, and end the run if they cannot
+                _log.exception("a heartbeat could not be sent; the run continues")
+
     def beat(self) -> None:
         """Report a heartbeat; if Dagster's storage fails, again soon."""
         self._last = time.monotonic()
+        if self._last - self._cleared >= _REPEAT_S:  # others may have reported another outcome meanwhile
+            self._cleared = self._last
+            self._reported.clear()
         flow, metadata = self._run.plan.flow, self.metadata()
         beaten = False
         with survive_storage():
@@ -156,7 +170,7 @@ class Heartbeat:
             self._last += min(_AGAIN_S - self._beat_s, 0.0)
 
     def metadata(self) -> Metadata:
-        """The progress of the queries; also reports checks whose outcome has changed."""
+        """The progress of the queries; also reports checks whose outcome was not reported recently."""
         progress = self._run.health()
         for result in evaluate_objectives(progress, progress.time_ms, self._objectives):
             self._report(evaluation(progress.flow, result))
@@ -167,3 +181,24 @@ class Heartbeat:
             with survive_storage():
                 self._context.log_event(found)
                 self._reported[found.check_name] = found.passed
+
+
+def watch(
+    context: dg.AssetExecutionContext,
+    run: LiveRun,
+    heartbeat: Heartbeat,
+    interrupted: threading.Event,
+    run_seconds: float | None,
+) -> None:
+    """Wait until the queries end, an interrupt or a request ends them, or their time is over.
+
+    A thread sends heartbeats meanwhile: between two polls the run may restart a query, or verify a new
+    result, for minutes.
+    """
+    requests = TerminationRequests(context)
+    with PeriodicThread("heartbeat", heartbeat.beat_if_due, _POLL_S):
+        while not interrupted.is_set() and not heartbeat.has_lasted(run_seconds):
+            if run.wait(_POLL_S):
+                return
+            if requests.poll():
+                interrupted.set()

@@ -6,7 +6,7 @@ the tags of the runs.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -109,7 +109,14 @@ def build_running_check(plan: Plan, policy: RestartPolicy) -> dg.AssetChecksDefi
 
 def first_run(run: dg.DagsterRun) -> str:
     """The run that a person launched, of one that replaces it; else the run itself."""
+    if _is_executed_again(run):
+        return run.run_id
     return run.tags.get(_FIRST_RUN) or run.root_run_id or run.run_id
+
+
+def _is_executed_again(run: dg.DagsterRun) -> bool:
+    """Whether a person launched it by "Re-execute", which copies all tags but those of Dagster's retries."""
+    return run.parent_run_id is not None and _RETRY not in run.tags
 
 
 def running_evaluation(flow: str) -> dg.AssetCheckEvaluation:
@@ -131,13 +138,13 @@ def _decide(
     instance: dg.DagsterInstance, flow: str, policy: RestartPolicy
 ) -> tuple[restarts.RestartDecision, str | None, str]:
     """The decision, the event that it reports (unique to its cause; None for no event), and a message."""
-    now_s, key = time.time(), live_key(flow)
+    now_s = time.time()
     records = instance.get_run_records(
         dg.RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1
     )
     # A run that was refused for its configuration did not begin, and says nothing about the stream.
     records = [record for record in records if not refused_keys(record.dagster_run.run_config)]
-    attempts = [_attempt(instance, record, None if number else key) for number, record in enumerate(records)]
+    attempts = [_attempt(instance, record, newest=not number) for number, record in enumerate(records)]
     if attempts and attempts[0].fate is Fate.CRASHED:  # only then it matters why they did
         attempts = [
             replace(each, outage=each.fate is Fate.CRASHED and _met_outage(instance, each.run))
@@ -170,17 +177,21 @@ def _decide(
             return decision, f"gave up {run}", message
 
 
-def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, key: dg.AssetKey | None) -> restarts.Attempt:
-    """A run as an attempt; with the key of the live asset also its last heartbeat."""
+def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, *, newest: bool) -> restarts.Attempt:
+    """A run as an attempt; if it is the newest one also its last heartbeat."""
     run = record.dagster_run
-    heartbeats = instance.fetch_materializations(key, limit=1).records if key else ()
+    heartbeats: Sequence[dg.EventLogRecord] = ()
+    if newest:  # of its own events: others, too, may report materializations of the asset
+        kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION}
+        found = instance.get_records_for_run(run.run_id, of_type=kinds, limit=1, ascending=False)
+        heartbeats = found.records
     return restarts.Attempt(
         run=run.run_id,
         fate=_fate(instance, record),
         began_s=record.start_time or record.create_timestamp.timestamp(),
-        heartbeat_s=next((beat.timestamp for beat in heartbeats if beat.run_id == run.run_id), None),
+        heartbeat_s=next((beat.timestamp for beat in heartbeats), None),
         ended_s=record.end_time,
-        restarted=RESTART in run.tags or _RETRY in run.tags,
+        restarted=_RETRY in run.tags or (RESTART in run.tags and not _is_executed_again(run)),
     )
 
 

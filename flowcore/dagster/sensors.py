@@ -16,8 +16,10 @@ from flowcore.dagster.attributes import Automation
 from flowcore.dagster.live_asset import LiveConfig
 from flowcore.dagster.names import bounded_keys, identifier, live_key, op_name
 from flowcore.dagster.resources import FlowcoreResource
+from flowcore.durations import read_clock_ms
 from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import end_offsets_of_topics
+from flowcore.metrics.health import liveness_problem
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
@@ -204,6 +206,8 @@ def build_lag_sensor(plan: Plan, automation: Automation) -> dg.SensorDefinition:
         progress = last_progress(history_folder(settings.state_dir, plan.flow))
         if progress is None:
             return dg.SkipReason("the flow never ran, so its offsets are not known; launch it once")
+        if liveness_problem(progress, read_clock_ms()) is None:
+            return dg.SkipReason("the flow runs, though Dagster did not start it")
         try:
             lag = _lag(plan, progress, settings)
         except (RunError, BrokerError) as error:

@@ -1,8 +1,9 @@
 """Asset checks of a flow's live queries: its service level objectives, and its dead-letter topics.
 
-While a run is active, it evaluates the objectives at each heartbeat; otherwise a sensor does. A person may
-execute them at any time. Outside of the run they are evaluated on the progress that the run left on disk
-(`flowcore.metrics.history`), without Spark or the broker.
+While a run of Dagster's is active, it evaluates the objectives at each heartbeat; otherwise a sensor does,
+also beside a run that Dagster did not start. A person may execute them at any time. Outside of the run they
+are evaluated on the progress that the run left on disk (`flowcore.metrics.history`), without Spark or the
+broker.
 """
 
 import json
@@ -146,27 +147,35 @@ def build_stream_checks(plan: Plan, objectives: Objectives) -> dg.AssetChecksDef
 
 
 def build_health_sensor(plan: Plan, objectives: Objectives) -> dg.SensorDefinition:
-    """A sensor that evaluates the checks while no run does; it is on at first."""
+    """A sensor that evaluates the checks while no run of Dagster's does; it is on at first."""
 
     @dg.sensor(
         name=identifier(plan.flow, "health"),
         asset_selection=[live_key(plan.flow)],
         minimum_interval_seconds=_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Evaluates the objectives of flow `{plan.flow}` as asset checks while no live run does.",
+        description=f"Evaluates the objectives of flow `{plan.flow}` as asset checks while no run of "
+        "Dagster's does.",
     )
     def watch(context: dg.SensorEvaluationContext, flowcore: FlowcoreResource) -> dg.SensorResult:
         progress = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
         now_ms = read_clock_ms()
         if progress is None:
             return dg.SensorResult(skip_reason="the flow has never run live, so there is nothing to evaluate")
-        if liveness_problem(progress, now_ms) is None:
+        if liveness_problem(progress, now_ms) is None and _run_beats(context.instance, plan.flow):
             return dg.SensorResult(skip_reason="the run evaluates the checks itself", cursor="")
         results = evaluate_objectives(progress, now_ms, objectives)
         evaluations = {result.name: evaluation(plan.flow, result) for result in results}
         return changed_evaluations(context.cursor, evaluations)
 
     return watch
+
+
+def _run_beats(instance: dg.DagsterInstance, flow: str) -> bool:
+    """Whether the last report of a flow is by a run that Dagster has started and that has not ended."""
+    reports = instance.fetch_materializations(live_key(flow), limit=1).records
+    run = instance.get_run_by_id(reports[0].run_id) if reports else None
+    return run is not None and run.status is dg.DagsterRunStatus.STARTED
 
 
 def evaluation(flow: str, result: ObjectiveResult) -> dg.AssetCheckEvaluation:

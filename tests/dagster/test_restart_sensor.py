@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from dagster._core.events import (
     StepMaterializationData,
 )
 from dagster._core.execution.plan.objects import StepFailureData
+from dagster._core.storage.compute_log_manager import ComputeIOType
 from dagster._utils.error import SerializableErrorInfo
 
 from flowcore.dagster import Automation, definitions, flow_assets
@@ -40,7 +42,7 @@ from pipelines.auctions.flow import flow
 pytestmark = pytest.mark.dagster
 
 LIMIT = 2
-OPTIONS = Automation(restarts=LIMIT, first_wait_s=0, longest_wait_s=0, silent_s=60, start_s=300)
+OPTIONS = Automation(restarts=LIMIT, first_wait_s=0, longest_wait_s=0, silent_s=120, start_s=300)
 DEFS = definitions(flow_assets(flow, automation=OPTIONS))
 SUPERVISOR = next(
     each for each in DEFS.get_repository_def().sensor_defs if each.name == "auctions_supervision"
@@ -193,7 +195,7 @@ def test_run_that_a_signal_ended_is_launched_again(supervised: Supervised) -> No
 
 @pytest.mark.parametrize(
     ("began_ago_s", "beat_ago_s", "lost"),
-    [(100.0, 59.0, False), (100.0, 61.0, True), (299.0, None, False), (301.0, None, True)],
+    [(200.0, 119.0, False), (200.0, 121.0, True), (299.0, None, False), (301.0, None, True)],
     ids=["beats", "silent", "starts", "never-beat"],
 )
 def test_silent_run_counts_as_failed(
@@ -222,6 +224,44 @@ def test_heartbeat_of_another_run_does_not_count(supervised: Supervised) -> None
 
     assert now
     assert now.status is DagsterRunStatus.FAILURE
+
+
+def test_report_of_nobody_does_not_hide_the_heartbeat(supervised: Supervised) -> None:
+    """A person, or a run that Dagster did not start, has reported the asset since; the run is not lost."""
+    run = supervised.start(ago_s=700)
+    supervised.beat(run)
+    supervised.instance.report_runless_asset_event(AssetMaterialization(live_key("auctions")))
+    supervised.tick()
+    supervised.tick()
+    now = supervised.instance.get_run_by_id(run.run_id)
+
+    assert now
+    assert now.status is DagsterRunStatus.STARTED
+    assert supervised.cursor == "runs"
+
+
+def test_run_that_a_person_executes_again_begins_a_new_row(supervised: Supervised) -> None:
+    """Dagster copies the tags of the run before; after it, all restarts are left."""
+    run: DagsterRun | None = supervised.start()
+    while run is not None:
+        last = run
+        supervised.crash(run)
+        run = supervised.restart()
+    gave_up = supervised.instance.get_run_by_id(last.run_id)
+    assert gave_up
+    assert gave_up.tags[RESTART] == str(LIMIT)
+    again = supervised.instance.create_run_for_job(
+        LIVE, run_config=CONFIG, tags=gave_up.tags, status=DagsterRunStatus.STARTING,
+        parent_run_id=last.run_id, root_run_id=last.run_id,
+    )  # fmt: skip
+    supervised.record(again, DagsterEventType.RUN_START)
+    supervised.crash(again)
+
+    (request,) = supervised.tick().run_requests or []
+
+    assert first_run(again) == again.run_id
+    assert request.run_key == again.run_id
+    assert request.tags[RESTART] == "1"
 
 
 def test_run_that_beats_again_before_the_next_tick_is_not_lost(supervised: Supervised) -> None:
@@ -291,13 +331,13 @@ def test_check_can_be_asked_by_a_person(supervised: Supervised) -> None:
     """It returns the supervisor's decision."""
     job = define_asset_job("ask", AssetSelection.checks(AssetCheckKey(live_key("auctions"), "running")))
     asking = Definitions.merge(DEFS, Definitions(jobs=[job])).resolve_job_def("ask")
-    run = supervised.start(ago_s=100)
-    supervised.beat(run, ago_s=61)
+    run = supervised.start(ago_s=200)
+    supervised.beat(run, ago_s=121)
     result = asking.execute_in_process(instance=supervised.instance, raise_on_error=False)
     (check,) = result.get_asset_check_evaluations()
 
     assert not check.passed
-    assert f"run {run.run_id} has sent no heartbeat for 1 min" in (check.description or "")
+    assert f"run {run.run_id} has sent no heartbeat for 2 min" in (check.description or "")
 
 
 def test_old_runs_are_removed_with_their_events(supervised: Supervised) -> None:
@@ -320,3 +360,22 @@ def test_old_runs_are_removed_with_their_events(supervised: Supervised) -> None:
     assert left == {other.run_id, running.run_id, *(run.run_id for run in ended[-3:])}
     assert not instance.all_logs(ended[0].run_id)
     assert instance.all_logs(running.run_id)
+
+
+def test_old_run_leaves_no_file(tmp_path: Path) -> None:
+    """Its events are in a database of its own, and what it printed in a folder."""
+    with DagsterInstance.local_temp(str(tmp_path)) as instance:
+        supervised = Supervised(instance)
+        runs = [supervised.start() for _ in range(2)]
+        for run in runs:
+            supervised.record(run, DagsterEventType.RUN_SUCCESS)
+            key = instance.compute_log_manager.build_log_key_for_run(run.run_id, "step")
+            with instance.compute_log_manager.open_log_stream(key, ComputeIOType.STDERR) as stream:
+                assert stream is not None
+                stream.write("printed")
+        old, kept = ({path for path in tmp_path.rglob("*") if run.run_id in str(path)} for run in runs)
+        remove_old_runs(instance, ["auctions_live"], timedelta(0), newest=1)
+
+        assert old
+        assert not [path for path in old if path.exists()]
+        assert all(path.exists() for path in kept)

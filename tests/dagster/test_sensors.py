@@ -17,6 +17,8 @@ from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetSelection,
+    DagsterEvent,
+    DagsterEventType,
     DagsterInstance,
     DagsterRunStatus,
     Definitions,
@@ -26,9 +28,11 @@ from dagster import (
     build_sensor_context,
     evaluate_automation_conditions,
 )
+from dagster._core.events import StepMaterializationData
 
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.dagster import Automation, FlowcoreResource, definitions, flow_assets
+from flowcore.dagster.names import live_key
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.metrics.history import HistoryWriter, history_folder
@@ -149,6 +153,18 @@ def test_lag_launches_nothing_during_a_run(broker: str, tmp_path: Path, instance
     assert "f_live has not ended" in (found.skip_message or "")
 
 
+def test_lag_launches_nothing_beside_a_run_that_dagster_did_not_start(
+    tmp_path: Path, instance: DagsterInstance
+) -> None:
+    """The slice would be refused, since the run holds the checkpoints, at each tick."""
+    defs = _relay("127.0.0.1:9", tmp_path, lag_records=1)
+    _progress(tmp_path, {"out": (0, 0)}, "running")
+    found = _tick(defs, "f_lag", instance)
+
+    assert isinstance(found, SkipReason)
+    assert "the flow runs, though Dagster did not start it" in (found.skip_message or "")
+
+
 def test_lag_of_a_flow_that_never_ran_is_not_guessed(
     broker: str, tmp_path: Path, instance: DagsterInstance
 ) -> None:
@@ -156,7 +172,7 @@ def test_lag_of_a_flow_that_never_ran_is_not_guessed(
     assert "never ran" in _tick(_relay(broker, tmp_path), "f_lag", instance).skip_message
 
 
-def _progress(state: Path, offsets: dict[str, tuple[int, int]]) -> None:
+def _progress(state: Path, offsets: dict[str, tuple[int, int]], how: str = "ended") -> None:
     queries = tuple(
         QueryProgress(
             name=name, mode="slice", active=False,
@@ -167,7 +183,9 @@ def _progress(state: Path, offsets: dict[str, tuple[int, int]]) -> None:
         )
         for name, found in offsets.items()
     )  # fmt: skip
-    progress = FlowProgress(flow="f", time_ms=time.time_ns() // 1_000_000, seconds=1.0, queries=queries)
+    progress = FlowProgress(
+        flow="f", time_ms=time.time_ns() // 1_000_000, seconds=1.0, queries=queries, state=how
+    )
     HistoryWriter(history_folder(state, "f")).progressed(progress)
 
 
@@ -197,6 +215,11 @@ def test_health_is_reported_on_change_while_no_run_reports_it(
 ) -> None:
     """Each check once after the run's end, then those that came to another outcome."""
     defs = _relay("127.0.0.1:9", tmp_path)
+    run = instance.create_run_for_job(defs.resolve_job_def("f_live"), status=DagsterRunStatus.STARTED)
+    beat = StepMaterializationData(AssetMaterialization(live_key("f")), [])
+    kind = DagsterEventType.ASSET_MATERIALIZATION.value
+    event = DagsterEvent(kind, run.job_name, event_specific_data=beat)
+    instance.report_dagster_event(event, run.run_id)
     nothing = _tick(defs, "f_health", instance)
     query = QueryProgress(name="out", mode="realtime", active=True, rows_in=100)
     progress = FlowProgress(
@@ -215,6 +238,18 @@ def test_health_is_reported_on_change_while_no_run_reports_it(
     assert _reported(nothing) == _reported(running) == _reported(again) == []
     assert [passed for passed, _ in _reported(first)] == [True, True, True]
     assert _reported(second) == [(False, "50 of 100 records of query `out` (50.000%)")]
+
+
+def test_health_of_a_run_that_dagster_did_not_start_is_reported(
+    tmp_path: Path, instance: DagsterInstance
+) -> None:
+    """It may report itself to Dagster, but no run of Dagster's evaluates the checks."""
+    defs = _relay("127.0.0.1:9", tmp_path)
+    _progress(tmp_path, {"out": (0, 0)}, "running")
+    instance.report_runless_asset_event(AssetMaterialization(live_key("f")))
+    found = _tick(defs, "f_health", instance)
+
+    assert [passed for passed, _ in _reported(found)] == [True, True, True]
 
 
 def _reported(result: SensorResult) -> list[tuple[bool, str]]:

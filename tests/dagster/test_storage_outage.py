@@ -1,5 +1,7 @@
 """Dagster's database is away while a live run goes on: heartbeats fail, the run does not."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +13,11 @@ import pytest
 
 from flowcore.dagster import live_asset, termination
 from flowcore.dagster.attributes import Objectives
-from flowcore.dagster.live_asset import Heartbeat, require_state
+from flowcore.dagster.live_asset import Heartbeat, require_state, watch
 from flowcore.dagster.names import live_key
 from flowcore.dagster.restart_sensor import first_run
 from flowcore.dagster.termination import TerminationRequests
-from flowcore.errors import MissingStateError
+from flowcore.errors import MissingStateError, RunError
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
@@ -83,6 +85,56 @@ def test_heartbeat_that_fails_is_repeated_soon_and_does_not_end_the_run(
     assert due == [False, True, False]
     assert len([beat for beat in beats if "seconds" in beat.asset_materialization.metadata]) == 2
     assert run.run_id == beats[0].run_id
+
+
+def test_heartbeats_continue_while_a_poll_of_the_run_takes_long(tmp_path: Path) -> None:
+    """As while it verifies a new result; also after one heartbeat has failed, in a thread of their own."""
+    calls = iter(range(1_000))
+
+    def health() -> FlowProgress:
+        if next(calls) == 0:
+            msg = "the progress cannot be read now"
+            raise RunError(msg)
+        return PROGRESS
+
+    def body(context: dg.AssetExecutionContext) -> None:
+        def wait(_: float) -> bool:
+            for _ in range(1_200):
+                if len(context.instance.fetch_materializations(live_key("auctions"), limit=2).records) > 1:
+                    break
+                time.sleep(0.1)
+            return True
+
+        run: Any = SimpleNamespace(plan=plan_flow(flow), health=health, metrics_url=None, wait=wait)
+        watch(context, run, Heartbeat(context, run, Objectives(), 0.0), threading.Event(), None)
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        _in_a_run(instance, body)
+        beats = instance.fetch_materializations(live_key("auctions"), limit=10).records
+
+    assert len([beat for beat in beats if "seconds" in beat.asset_materialization.metadata]) >= 2
+
+
+@pytest.mark.parametrize(("repeat_s", "reports"), [(3600.0, 1), (0.0, 3)], ids=["soon", "later"])
+def test_checks_are_reported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeat_s: float, reports: int
+) -> None:
+    """Their outcome is the same, but a sensor may have reported another one meanwhile."""
+    monkeypatch.setattr(live_asset, "_REPEAT_S", repeat_s, raising=False)
+
+    def body(context: dg.AssetExecutionContext) -> None:
+        run: Any = SimpleNamespace(plan=plan_flow(flow), health=lambda: PROGRESS, metrics_url=None)
+        heartbeat = Heartbeat(context, run, Objectives(), 3600.0)
+        for _ in range(3):
+            heartbeat.beat()
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        run = _in_a_run(instance, body)
+        kinds = {dg.DagsterEventType.ASSET_CHECK_EVALUATION}
+        events = [entry.get_dagster_event() for entry in instance.all_logs(run.run_id, of_type=kinds)]
+        names = [event.asset_check_evaluation_data.check_name for event in events]
+
+    assert [names.count(name) for name in ("running", "late_share")] == [reports, reports]
 
 
 def test_restarted_run_without_its_checkpoints_is_refused(tmp_path: Path) -> None:
