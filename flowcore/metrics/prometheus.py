@@ -14,22 +14,24 @@ from flowcore.errors import RunError
 from flowcore.escaping import printable
 from flowcore.metrics.progress import FlowProgress, measures_of
 
-__all__ = ["PrometheusListener", "metrics_of"]
+__all__ = ["PrometheusListener", "metrics_of", "show_ports"]
 
 
 class PrometheusListener(Collector):
     """Serves the last progress of a run at ``http://HOST:PORT/metrics``; a context manager.
 
     Args:
-        port: 0 for any free port.
+        ports: It listens on the first that is free, so that several runs may share a range; port 0 is any
+            free port.
         host: The address to listen on. The endpoint has no password.
 
     Raises:
-        RunError: The port is in use or not permitted.
+        RunError: Every port is in use or not permitted.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self._port = port
+    def __init__(self, ports: range, host: str = "127.0.0.1") -> None:
+        self._ports = ports
+        self._port = ports[0]
         self._host = host
         self._latest: FlowProgress | None = None
 
@@ -48,21 +50,33 @@ class PrometheusListener(Collector):
     def __enter__(self) -> Self:
         registry = CollectorRegistry()
         registry.register(self)
-        try:
-            self._server, self._thread = start_http_server(self._port, self._host, registry)
-        except (OSError, OverflowError) as error:
-            msg = (
-                f"metrics.prometheus.port={self._port} cannot be listened on at {self._host}: {error}; the "
-                "run would have no metrics; pass a free port, or 0 for any"
-            )
-            raise RunError(msg) from error
-        self._port = self._server.server_port
-        return self
+        for port in self._ports:
+            try:
+                self._server, self._thread = start_http_server(port, self._host, registry)
+            except OSError as error:
+                refused = error
+                continue
+            self._port = self._server.server_port
+            return self
+        msg = (
+            f"metrics.prometheus.port={show_ports(self._ports)} cannot be listened on at {self._host}: "
+            f"{refused}; the run would have no metrics; pass a free port, a longer range, or 0 for any"
+        )
+        raise RunError(msg) from refused
 
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def show_ports(ports: range) -> str:
+    """Ports as a setting.
+
+    >>> show_ports(range(9464, 9474)), show_ports(range(1))
+    ('9464-9473', '0')
+    """
+    return f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0])
 
 
 def metrics_of(progress: FlowProgress) -> list[Metric]:

@@ -12,7 +12,7 @@ from flowcore.metrics.dagster import DagsterListener
 from flowcore.metrics.health import show_count
 from flowcore.metrics.history import HistoryWriter, history_folder
 from flowcore.metrics.progress import FlowProgress
-from flowcore.metrics.prometheus import PrometheusListener
+from flowcore.metrics.prometheus import PrometheusListener, show_ports
 from flowcore.settings import Settings
 
 __all__ = ["LogListener", "ProgressListener", "Reporter", "describe_events", "listeners_of"]
@@ -76,9 +76,10 @@ def listeners_of(flow: str, settings: Settings) -> Iterator[list[ProgressListene
         SettingsError: Prometheus or Dagster is configured, and ``metrics.interval`` is 0.
         RunError: The port is not available.
     """
-    port = settings.prometheus_port
+    ports = settings.prometheus_ports
     if not settings.metrics_interval:
-        unused = {"metrics.prometheus.port": port, "metrics.dagster.url": settings.dagster_url}
+        shown = None if ports is None else show_ports(ports)
+        unused = {"metrics.prometheus.port": shown, "metrics.dagster.url": settings.dagster_url}
         for key, value in unused.items():
             if value is not None:
                 msg = (
@@ -88,7 +89,8 @@ def listeners_of(flow: str, settings: Settings) -> Iterator[list[ProgressListene
                 raise SettingsError(msg)
         yield []
         return
-    with nullcontext() if port is None else PrometheusListener(port, settings.prometheus_host) as prometheus:
+    host = settings.prometheus_host
+    with nullcontext() if ports is None else PrometheusListener(ports, host) as prometheus:
         if prometheus is not None:
             _log.info("metrics of flow %r are served at %s", flow, prometheus.url)
         history = HistoryWriter(history_folder(settings.state_dir, flow))

@@ -22,6 +22,7 @@ from flowcore.settings.values import (
     read_batch,
     read_flag,
     read_number,
+    read_ports,
     read_positive,
     read_size,
     read_text,
@@ -237,9 +238,10 @@ class Settings:
         "metrics.interval", timedelta(seconds=5), parse_duration,
         "time between two polls of a live run, for listeners and metrics history; 0 for none",
     )  # fmt: skip
-    prometheus_port: int | None = _setting(
-        "metrics.prometheus.port", None, read_number(" from 0 to 65535", 0, 65535),
-        "port where a live run serves metrics to Prometheus, 0 for any that is free",
+    prometheus_ports: range | None = _setting(
+        "metrics.prometheus.port", None, read_ports,
+        "port where a live run serves metrics to Prometheus, 0 for any that is free; of a range such as "
+        "9464-9473 the first that is free",
     )  # fmt: skip
     prometheus_host: str = _setting(
         "metrics.prometheus.host", "127.0.0.1", read_text,

@@ -17,12 +17,15 @@ __all__ = [
     "read_batch",
     "read_flag",
     "read_number",
+    "read_ports",
     "read_positive",
     "read_size",
     "read_text",
     "read_umask",
     "read_word",
 ]
+
+_LAST_PORT = 65_535
 
 
 def read_text(value: Any) -> str:
@@ -103,6 +106,16 @@ def read_size(value: str | int) -> int:
         msg = "a size is a whole number of bytes above zero, or has one of the units KiB, MiB, GiB"
         raise ValueError(msg)
     return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2][:1]]
+
+
+def read_ports(value: Any) -> range:
+    """One port, or a range of them such as ``9464-9473``; 0 is any that is free."""
+    found = re.fullmatch(r"([0-9]{1,5})(?:-([1-9][0-9]{0,4}))?", str(value))
+    ports = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+    if not ports or ports[-1] > _LAST_PORT or (len(ports) > 1 and ports[0] == 0):
+        msg = f"it must be a port from 0 to {_LAST_PORT}, or a range of ports that begins above 0"
+        raise ValueError(msg)
+    return ports
 
 
 def read_umask(value: Any) -> int:

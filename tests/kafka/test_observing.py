@@ -38,7 +38,7 @@ def test_scrape_of_a_running_query_reports_its_work(live: Live) -> None:
     source = flow.read("bids", bids)
     source.where("price > 5").write("out", out)
     source.aggregate(by="shop", best="max(price)").write("best", best)
-    live.settings = _observed(live, prometheus_port=0)
+    live.settings = _observed(live, prometheus_ports=range(1))
     urls = []
 
     def follow(run: Any) -> None:

@@ -86,11 +86,12 @@ def test_pipelined_query_runs_before_unrelated_stages_end(
     hand_over: str, flow: Flow, live: Live, tmp_path: Path
 ) -> None:
     """With pipelined results the early stream joins before the blocked table is complete, else afterwards."""
+    port = free_port()
     live.settings = replace(
         live.settings,
         result_visibility=hand_over,
         metrics_interval=timedelta(milliseconds=200),
-        prometheus_port=free_port(),  # one port for the whole run, also after restarts
+        prometheus_ports=range(port, port + 1),  # one port for the whole run, also after restarts
     )
     errors: list[BaseException] = []
     thread = _run(flow, live, "slice", errors)

@@ -165,7 +165,7 @@ def of_state(name: str) -> str:
 
 
 def of_prometheus(name: str) -> str:
-    listener = PrometheusListener(0)
+    listener = PrometheusListener(range(1))
     listener.progressed(progress(name))
     registry = CollectorRegistry()
     registry.register(listener)

@@ -12,6 +12,7 @@ import yaml
 from compose_spec import PyCompose
 
 from flowcore.settings import Settings
+from flowcore.settings.values import read_ports
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "deploy/compose"
@@ -203,13 +204,15 @@ def test_services_find_each_other() -> None:
     (source,) = yaml.safe_load((COMPOSE / "datasource.yaml").read_text())["datasources"]
     (dashboards,) = yaml.safe_load((ROOT / "deploy/grafana/dashboards.yaml").read_text())["providers"]
     code, kafka = SERVICES["code"], SERVICES["kafka"]["environment"]
-    metrics_port = code["environment"]["FLOWCORE_METRICS_PROMETHEUS_PORT"]
+    ports = read_ports(code["environment"]["FLOWCORE_METRICS_PROMETHEUS_PORT"])
 
     assert (workspace["grpc_server"]["host"], workspace["grpc_server"]["location_name"]) == (
         "code", code["command"][code["command"].index("--location-name") + 1],
     )  # fmt: skip
     assert str(workspace["grpc_server"]["port"]) == code["command"][code["command"].index("--port") + 1]
-    assert job["static_configs"] == [{"targets": [f"code:{metrics_port}"]}]
+    assert job["static_configs"] == [{"targets": [f"code:{port}" for port in ports]}]
+    assert len(ports) >= len(list((ROOT / "pipelines").glob("*/flow.py")))  # one for each live run
+    assert f'job="{job["job_name"]}"' in (ROOT / "deploy/prometheus/alerts.yml").read_text()
     assert source["url"] == "http://prometheus:9090"
     assert f"{dashboards['options']['path']}/flowcore.json" in dict(mounts(SERVICES["grafana"])).values()
     assert (

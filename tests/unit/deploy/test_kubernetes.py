@@ -220,8 +220,10 @@ def test_settings_are_flowcores_and_name_the_folders_that_are_mounted() -> None:
 
     assert {str(settings.state_dir), str(settings.data_dir)} < paths
     assert settings.bootstrap_servers
-    assert (settings.prometheus_port, settings.prometheus_host) == (9464, "0.0.0.0")  # noqa: S104
-    assert container("driver")["ports"] == [{"name": "metrics", "containerPort": settings.prometheus_port}]
+    assert settings.prometheus_ports
+    (port,) = settings.prometheus_ports  # each run has a pod of its own
+    assert (port, settings.prometheus_host) == (9464, "0.0.0.0")  # noqa: S104
+    assert container("driver")["ports"] == [{"name": "metrics", "containerPort": port}]
 
 
 def test_driver_and_code_server_read_the_settings() -> None:

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flowcore.errors import RunError, SettingsError
+from flowcore.kafka.broker import free_port
 from flowcore.metrics.prometheus import PrometheusListener, metrics_of
 from flowcore.metrics.reporting import listeners_of
 from flowcore.settings import Settings
@@ -23,6 +24,11 @@ def scrape(url: str) -> str:
         return str(answer.read().decode())
 
 
+def port_of(listener: PrometheusListener) -> int:
+    """The port on which it listens."""
+    return int(listener.url.split(":")[2].split("/")[0])
+
+
 def samples(text: str) -> dict[str, float]:
     """Values of a scrape by name and labels."""
     return {
@@ -34,7 +40,7 @@ def samples(text: str) -> dict[str, float]:
 
 def test_prometheus_serves_every_measure_in_base_units() -> None:
     """Counters end in _total, times are seconds, and names carry their unit."""
-    with PrometheusListener(0) as listener:
+    with PrometheusListener(range(1)) as listener:
         listener.progressed(run())
         found = samples(scrape(listener.url))
     names = {key.partition("{")[0] for key in found}
@@ -66,15 +72,28 @@ def test_prometheus_omits_unknown_values() -> None:
 
 def test_prometheus_port_that_is_taken_is_refused() -> None:
     """The message has the port and what to pass instead; the first server continues."""
-    with PrometheusListener(0) as first:
-        port = int(first.url.split(":")[2].split("/")[0])
+    with PrometheusListener(range(1)) as first:
+        port = port_of(first)
         with pytest.raises(
             RunError, match=rf"port={port} cannot be listened on at 127.0.0.1: .*or 0 for any"
         ):
-            PrometheusListener(port).__enter__()
+            PrometheusListener(range(port, port + 1)).__enter__()
 
         first.progressed(run())
         assert "flowcore_query_active" in scrape(first.url)
+
+
+def test_runs_that_share_a_range_of_ports_take_one_each() -> None:
+    """The first that is free; after the last one a run is refused with the range."""
+    taken = free_port()
+    shared = Settings.of({"metrics.prometheus.port": f"{taken}-{taken + 1}"}, environment={}).prometheus_ports
+    assert shared == range(taken, taken + 2)
+    with PrometheusListener(shared) as first, PrometheusListener(shared) as second:
+        assert (port_of(first), port_of(second)) == (taken, taken + 1)
+        with pytest.raises(RunError, match=f"port={taken}-{taken + 1} cannot be listened on"):
+            PrometheusListener(shared).__enter__()
+    with PrometheusListener(shared) as again:
+        assert port_of(again) == taken
 
 
 def test_prometheus_without_a_metrics_interval_is_refused(tmp_path: Path) -> None:

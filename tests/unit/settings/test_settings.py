@@ -120,6 +120,11 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
         ("metrics.prometheus.port", "65536"),
         ("metrics.prometheus.port", -1),
         ("metrics.prometheus.port", True),
+        ("metrics.prometheus.port", "9473-9464"),
+        ("metrics.prometheus.port", "0-9464"),
+        ("metrics.prometheus.port", "9464-65536"),
+        ("metrics.prometheus.port", "9464-"),
+        ("metrics.prometheus.port", "9464-9470-9473"),
         ("metrics.dagster.url", "dagster:3000"),
     ],
 )
