@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -75,7 +76,7 @@ def run(
     if slice_ and mode not in ("auto", "slice"):
         msg = f"--slice and --mode {mode} exclude each other"
         raise click.UsageError(msg)
-    with stopped_by_signals():
+    with stopped_by_signals(), closing(Terminal(Console(stderr=True))) as terminal:
         run_flow(
             flow,
             settings,
@@ -83,7 +84,7 @@ def run(
             live=not bounded,
             refresh=refresh,
             skip_lost=skip_lost,
-            listener=Terminal(Console(stderr=True)),
+            listener=terminal,
         )
 
 
@@ -129,7 +130,8 @@ class Terminal:
         busy = [f"stage {each} {state}" for each, state in self._states.items() if state in _BUSY]
         queries = waiting_queries(self._plan, committed) if self._plan else ()
         waiting = [f"query {query.name} waiting" for query in queries]
-        self._wait(", ".join([*busy, *waiting]) or "starting the live queries")
+        then = "starting the live queries" if self._plan and self._plan.live_queries else "ending"
+        self._wait(", ".join([*busy, *waiting]) or then)
 
     def _committed(self, stage: str, manifest: Manifest, *, fresh: bool) -> None:
         rows = ", ".join(f"{name}: {table.rows:,} rows" for name, table in manifest.tables.items())
@@ -159,6 +161,10 @@ class Terminal:
             self._console.print(_table(run))
             for line in describe_open(self._plan, run.progress()) if self._plan else ():
                 self._say(line)
+
+    def close(self) -> None:
+        """Leave the terminal as it was: the line that changes hides the cursor."""
+        self._status.stop()
 
     def _say(self, line: str, style: str = "") -> None:
         self._console.print(_text(line, style), soft_wrap=True)  # a line of a log stays one line

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from flowcore import Csv, Flow, KafkaTopic, KeyedProcessFunction, Stream, Tumbling, monotonous
 from flowcore.cli.run import Terminal, describe_open, run
+from flowcore.errors import RunError
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner import plan_flow
 from flowcore.spark.run.bounded_stages import StageProgress, StageState
@@ -152,6 +153,45 @@ def _shown(*, is_terminal: bool) -> str:
     reports = [report(0, "micro-batch", 90), report(60, "micro-batch", 30), report(90, "realtime", None)]
     shown.live(cast("LiveRuns", _Queries(reports)))
     return output.getvalue()
+
+
+def test_run_that_fails_shows_the_cursor_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that changes hides it; a start that fails never reaches the live queries."""
+    (tmp_path / "failed.py").write_text("from flowcore import Flow\nflow = Flow('failed')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    output = io.StringIO()
+    monkeypatch.setattr("flowcore.cli.run.Console", lambda **_: Console(file=output, force_terminal=True))
+
+    def run_flow(flow: Flow, *_: object, listener: Terminal, **__: object) -> None:
+        flow.read("users", Csv("users.csv", "user STRING")).write("out", Csv("out"))
+        listener.planned(plan_flow(flow))
+        msg = "no start"
+        raise RunError(msg)
+
+    monkeypatch.setattr("flowcore.cli.run.run_flow", run_flow)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        CliRunner().invoke(run, ["failed:flow"], standalone_mode=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert 0 <= output.getvalue().find(hidden) < output.getvalue().rfind(shown)
+
+
+def test_log_of_bounded_stages_only_has_no_live_queries() -> None:
+    """After the last stage, Spark ends."""
+    flow = Flow("users")
+    flow.read("users", Csv("users.csv", "user STRING")).write("out", Csv("out"))
+    plan, output = plan_flow(flow), io.StringIO()
+    shown = Terminal(Console(file=output))
+    shown.planned(plan)
+    for state in (StageState.RUNNING, StageState.COMMITTED):
+        shown.stage_changed(StageProgress(plan.bounded[0], state))
+    shown.close()
+
+    assert output.getvalue().splitlines()[2:] == ["stage out running", "ending"]
 
 
 def test_log_has_a_line_for_each_change_of_a_run() -> None:
