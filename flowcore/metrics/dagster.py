@@ -40,7 +40,8 @@ class DagsterListener:
     def progressed(self, progress: FlowProgress) -> None:
         """Report the progress if a report is due."""
         before_ms, is_last = self._reported_ms, progress.state != "running"
-        if before_ms is not None and not is_last and progress.time_ms - before_ms < _INTERVAL_MS:
+        # A clock that was set back must not stop the reports.
+        if before_ms is not None and not is_last and 0 <= progress.time_ms - before_ms < _INTERVAL_MS:
             return
         self._reported_ms = progress.time_ms
         try:

@@ -23,7 +23,7 @@ LEVELS_MS = {"all": 0, "1min": 60_000, "10min": 600_000, "1h": 3_600_000}
 FILE_BYTES = 4 << 20
 _TAIL_BYTES = 1 << 18
 _MOST_TEXT = 4_000
-"""Characters of an error or a reason: they may quote data, and the last line must fit into the tail."""
+"""Characters of an error or a reason: they may quote data, and the last line should fit into the tail."""
 
 
 def history_folder(state_dir: Path, flow: str) -> Path:
@@ -109,8 +109,9 @@ def _append(path: Path, line: bytes, file_bytes: int) -> None:
 
 def _last_of(folder: Path, name: str) -> FlowProgress | None:
     for path in _newest_first(folder, name):
-        if found := _lines(path, tail_bytes=_TAIL_BYTES):
-            return found[-1]
+        for tail_bytes in (_TAIL_BYTES, None):  # one line may be longer, as of a flow with many partitions
+            if found := _lines(path, tail_bytes):
+                return found[-1]
     return None
 
 

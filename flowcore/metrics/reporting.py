@@ -111,8 +111,9 @@ class LogListener:
         for line in describe_events(self._before, progress):
             _log.warning("%s", line)
         self._before = progress
-        is_last = progress.state != "running"
-        if is_last or self._written_ms is None or progress.time_ms - self._written_ms >= _INTERVAL_MS:
+        is_last, written_ms = progress.state != "running", self._written_ms
+        # A clock that was set back must not stop the lines.
+        if is_last or written_ms is None or not 0 <= progress.time_ms - written_ms < _INTERVAL_MS:
             self._written_ms = progress.time_ms
             for query in progress.queries:
                 _log.info(

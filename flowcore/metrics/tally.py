@@ -122,7 +122,12 @@ class Rate:
         self._seen: deque[tuple[int, int]] = deque()
 
     def take(self, now_ms: int, count: int) -> float | None:
-        """Add the current count; None until there is an earlier one to compare it with."""
+        """Add the current count; None until there is an earlier one to compare it with.
+
+        After the clock was set back, the counts of before are of a time to come, and are forgotten.
+        """
+        if self._seen and now_ms < self._seen[-1][0]:
+            self._seen.clear()
         while len(self._seen) > 1 and self._seen[1][0] <= now_ms - WINDOW_MS:
             self._seen.popleft()
         self._seen.append((now_ms, count))

@@ -86,13 +86,14 @@ def test_dagster_receives_reports_at_intervals_and_at_the_end() -> None:
         listener.progressed(RUN)
         listener.progressed(replace(RUN, time_ms=NOW_MS + 9_999, seconds=69.0))
         listener.progressed(replace(RUN, time_ms=NOW_MS + 10_000, seconds=70.0))
-        listener.progressed(replace(RUN, time_ms=NOW_MS + 10_001, state="failed", error="broken"))
+        listener.progressed(replace(RUN, time_ms=NOW_MS - 10_000, seconds=75.0))  # the clock was set back
+        listener.progressed(replace(RUN, time_ms=NOW_MS - 9_999, state="failed", error="broken"))
 
-    assert [path for path, _ in came] == ["/report_asset_materialization/"] * 3
-    assert [body["asset_key"] for _, body in came] == [["sales", "live"]] * 3
-    assert [body["metadata"]["seconds"] for _, body in came] == [60.0, 70.0, 60.0]
-    assert [body["metadata"]["state"] for _, body in came] == ["running", "running", "failed"]
-    assert (came[0][1]["description"], came[2][1]["description"]) == ("running on pod, process 7", "`broken`")
+    assert [path for path, _ in came] == ["/report_asset_materialization/"] * 4
+    assert [body["asset_key"] for _, body in came] == [["sales", "live"]] * 4
+    assert [body["metadata"]["seconds"] for _, body in came] == [60.0, 70.0, 75.0, 60.0]
+    assert [body["metadata"]["state"] for _, body in came] == ["running", "running", "running", "failed"]
+    assert (came[0][1]["description"], came[3][1]["description"]) == ("running on pod, process 7", "`broken`")
 
 
 def test_dagster_without_answer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -134,6 +134,17 @@ def test_history_keeps_the_beginning_of_a_long_error(tmp_path: Path) -> None:
     assert last.switches[0].reason == "s" * 4_000 + "..."
 
 
+def test_last_progress_may_have_many_partitions(tmp_path: Path) -> None:
+    """A line that is longer than what is read first is found; else `flowcore top` says that nothing runs."""
+    (query,) = progress(1_000).queries
+    partitions = tuple(replace(query.partitions[0], partition=number) for number in range(5_000))
+    last = replace(progress(2_000), queries=(replace(query, partitions=partitions),))
+    HistoryWriter(tmp_path).progressed(last)
+    assert (tmp_path / "all.jsonl").stat().st_size > 1 << 18
+
+    assert last_progress(tmp_path) == last
+
+
 def test_history_names_the_flows_that_have_one(tmp_path: Path) -> None:
     """The names help a user who has mistyped one."""
     write(history_folder(tmp_path, "sales"), [1])

@@ -240,6 +240,14 @@ def test_rate_out_is_unknown_at_the_first_poll() -> None:
     assert [rate.take(0, 5), rate.take(1_000, 25)] == [None, 20.0]
 
 
+def test_rate_out_is_known_again_after_the_clock_was_set_back() -> None:
+    """Soon, and not when the old time is reached."""
+    rate = Rate()
+    rates = [rate.take(now_ms, count) for now_ms, count in ((9_000, 5), (1_000, 25), (2_000, 45))]
+
+    assert rates == [None, None, 20.0]
+
+
 def test_lag_is_the_end_minus_what_is_committed() -> None:
     """Companion topics do not count; a partition that only one side knows has no lag."""
     found = partitions_of(
