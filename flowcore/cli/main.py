@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import io
 import sys
 import traceback
 
@@ -71,6 +72,8 @@ def main() -> None:
 
     Texts of errors quote data, so what controls a terminal is shown as escapes.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot show is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         flowcore.main(prog_name="flowcore", standalone_mode=False)
     except click.ClickException as error:

@@ -24,7 +24,9 @@ __all__ = ["watermarks"]
 @click.command()
 @flow_and_settings
 @click.option("--reset", metavar="CHANNEL", help="Let a channel hold no event time until its writer starts.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each channel.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object for each channel, or source with --reset."
+)
 def watermarks(flow: Flow, settings: Settings, reset: str | None, *, as_json: bool) -> None:
     """Show the channels of a flow's tagged sources with their watermarks, the lowest first.
 
@@ -46,8 +48,13 @@ def watermarks(flow: Flow, settings: Settings, reset: str | None, *, as_json: bo
     sources = read_tagged_sources(plan_flow(flow, settings=settings), settings)
     if reset is not None:
         for source, partitions in reset_channel(sources, reset, settings):
-            where = f"{partitions} partition{'s' * (partitions != 1)} of topic {source.topic.name}"
-            click.echo(printable(f"{source.name}: channel {reset} is idle in {where}"))
+            topic = source.topic.name
+            if as_json:
+                row = {"source": source.name, "topic": topic, "channel": reset, "partitions": partitions}
+                click.echo(json.dumps(row))
+            else:
+                where = f"{partitions} partition{'s' * (partitions != 1)} of topic {topic}"
+                click.echo(printable(f"{source.name}: channel {reset} is idle in {where}"))
         return
     for source in sources:
         rows = [*_rows(source)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from flowcore.api.operators import Operator
 from flowcore.dagster.metadata import plan_metadata
@@ -63,6 +64,9 @@ class Automation(dg.Model, dg.Resolvable):
 
     refresh_cron: str = Field(default="0 3 * * *", description="When the bounded stages run again.")
     slice_cron: str = Field(default="*/5 * * * *", description="When the live queries catch up and end.")
+    time_zone: str = Field(
+        default="UTC", description="Time zone of both schedules, such as Europe/Berlin: of the IANA database."
+    )
     lag_records: int = Field(
         default=100_000, gt=0, description="Unread records at which the lag sensor launches a run."
     )
@@ -98,6 +102,19 @@ class Automation(dg.Model, dg.Resolvable):
         ge=0,
         description="Days for which Dagster keeps live runs and slices that have ended, with their events.",
     )
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ValueError, OSError, ZoneInfoNotFoundError):
+            msg = (
+                f"{name!r} is no time zone of the IANA database: schedules would not run when they should; "
+                "pass a name such as Europe/Berlin or America/New_York, or UTC"
+            )
+            raise ValueError(msg) from None
+        return name
 
     @property
     def restart_policy(self) -> RestartPolicy:

@@ -57,7 +57,7 @@ def build_jobs(plan: Plan, automation: Automation) -> dg.Definitions:
     ``<flow>_history`` runs the bounded stages. ``<flow>_slice`` lets the live queries catch up and end.
     ``<flow>_live`` runs the live queries until they are terminated.
     """
-    jobs, schedules, retries = [], [], automation.retries
+    jobs, schedules, retries, zone = [], [], automation.retries, automation.time_zone
     if plan.bounded:
         history = identifier(plan.flow, "history")
         jobs.append(
@@ -69,7 +69,7 @@ def build_jobs(plan: Plan, automation: Automation) -> dg.Definitions:
             )
         )
         schedules.append(
-            _build_schedule(plan.flow, "refresh_schedule", history, automation.refresh_cron, (history,))
+            _build_schedule(plan.flow, "refresh_schedule", automation.refresh_cron, zone, (history,))
         )
     if plan.live is not None:
         names = live_job_names(plan)
@@ -89,22 +89,26 @@ def build_jobs(plan: Plan, automation: Automation) -> dg.Definitions:
                 )
             )
         # The pool would queue a slice after a live run, and one more at each tick.
-        schedules.append(_build_schedule(plan.flow, "slice_schedule", names[0], automation.slice_cron, names))
+        schedules.append(_build_schedule(plan.flow, "slice_schedule", automation.slice_cron, zone, names))
     return dg.Definitions(jobs=jobs, schedules=schedules)
 
 
 def _build_schedule(
-    flow: str, name: str, job: str, cron: str, unless: tuple[str, ...]
+    flow: str, name: str, cron: str, zone: str, jobs: tuple[str, ...]
 ) -> dg.ScheduleDefinition:
+    """A schedule that launches the first of these jobs, unless a run of any of them has not ended."""
+    job = jobs[0]
+
     @dg.schedule(
         name=identifier(flow, name),
         job_name=job,
         cron_schedule=cron,
+        execution_timezone=zone,
         default_status=dg.DefaultScheduleStatus.STOPPED,
         description=f"Launch `{job}`, unless it runs or is queued.",
     )
     def launch(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        reason = unfinished_run(context.instance, *unless)
+        reason = unfinished_run(context.instance, *jobs)
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 
     return launch

@@ -102,6 +102,8 @@ def test_channel_that_is_reset_holds_event_time_no_more_until_its_writer_is_acti
         reset = _call(live, "--reset", GONE)
         text = f"bids: channel gone/query is idle in 2 partitions of topic {source.name}"
         assert reset.output.startswith(text), reset.exception
+        again = json.loads(_call(live, "--reset", GONE, "--json").output)
+        assert again == {"source": "bids", "topic": source.name, "channel": GONE, "partitions": 2}
         idle = [(0, GONE, 5_000, "idle"), (1, GONE, 5_000, "idle")]
         active = [(n, "here/query", 20_000, "active") for n in (0, 1)]
         run_until(run, lambda: _counted(live, flow) == 1)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from flowcore import Flow, KafkaTopic
 from flowcore.dagster.attributes import Automation
 from flowcore.dagster.live_asset import LiveConfig
+from flowcore.dagster.sensors import build_jobs
+from flowcore.planner import plan_flow
 
 
 @pytest.mark.parametrize("beat_seconds", [0.5, 60.5])
@@ -25,3 +28,22 @@ def test_supervisor_waits_longer_than_two_heartbeats(field: str) -> None:
         Automation(**{field: 119})
 
     assert getattr(Automation(**{field: 120}), field) == 120
+
+
+@pytest.mark.parametrize("zone", ["Berlin", "../etc/passwd", "", "CEST"])
+def test_unknown_time_zone_is_refused(zone: str) -> None:
+    """Where the flow is declared, with names that may be passed."""
+    with pytest.raises(ValidationError, match=r"no time zone of the IANA database.*such as Europe/Berlin"):
+        Automation(time_zone=zone)
+
+
+@pytest.mark.parametrize(
+    ("automation", "zone"), [(Automation(), "UTC"), (Automation(time_zone="Europe/Berlin"), "Europe/Berlin")]
+)
+def test_schedules_have_a_time_zone(automation: Automation, zone: str) -> None:
+    """That of the flow's automation, or UTC."""
+    flow = Flow("shop")
+    flow.read("sales", KafkaTopic("sales", schema="id BIGINT")).write("out", KafkaTopic("out"))
+    (schedule,) = build_jobs(plan_flow(flow), automation).schedules or ()
+
+    assert getattr(schedule, "execution_timezone", None) == zone

@@ -211,6 +211,18 @@ def test_top_exits_with_1_when_the_flow_does_not_run(state: Path) -> None:
     assert "does not run; it ended" in error
 
 
+def test_top_shows_names_that_the_output_cannot_have(tmp_path: Path) -> None:
+    """As escapes, where the output is a pipe in another encoding."""
+    HistoryWriter(history_folder(tmp_path, "sales")).progressed(run(queries=(query(name="größe"),)))
+    command = [sys.executable, "-m", "flowcore.cli.main", "top", "sales", "--once", "--set"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    found = subprocess.run(
+        [*command, f"state.dir={tmp_path}"], env=environment, capture_output=True, check=False
+    )
+
+    assert b"gr\\xf6\\xdfe" in found.stdout, found.stderr
+
+
 def test_top_without_a_terminal_names_the_option(state: Path) -> None:
     """It needs a terminal to draw in."""
     assert "pass --once or --json" in call("top", "sales", "--set", f"state.dir={state}")[2]
