@@ -25,9 +25,9 @@ def test_heartbeats_come_often_enough_for_the_supervisor(beat_seconds: float) ->
 def test_supervisor_waits_longer_than_two_heartbeats(field: str) -> None:
     """With less, a run that sends them as slowly as it may would be lost."""
     with pytest.raises(ValidationError, match=field):
-        Automation(**{field: 119})
+        Automation.model_validate({field: 119})
 
-    assert getattr(Automation(**{field: 120}), field) == 120
+    assert getattr(Automation.model_validate({field: 120}), field) == 120
 
 
 @pytest.mark.parametrize("zone", ["Berlin", "../etc/passwd", "", "CEST"])
