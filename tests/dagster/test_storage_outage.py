@@ -160,6 +160,7 @@ def test_restarted_run_without_its_checkpoints_is_refused(tmp_path: Path) -> Non
         path.touch()
         _in_a_run(instance, check, **restarted)
         path.unlink()
+        instance.report_runless_asset_event(dg.AssetMaterialization(live_key("auctions")))  # a person's
         _in_a_run(instance, refuse, **restarted)
         _in_a_run(instance, check, **{"flowcore/first-run": "one that never had state"})
         _in_a_run(instance, check)
