@@ -177,8 +177,10 @@ class QueryTally:
             if batch.watermark_ms is not None:
                 self.watermark_ms = batch.watermark_ms
             self.offsets = {**self.offsets, **batch.offsets}
+            if self.last is not None and batch.end_ms < self.last.end_ms:  # the clock was set back
+                self._recent.clear()
             self.last = batch
-            self._forget_before(batch.end_ms)
+            self._forget_but_near(batch.end_ms)
             self._recent.append(batch)
 
     def rows_per_second(self, now_ms: int, *, busy: bool) -> float | None:
@@ -187,7 +189,7 @@ class QueryTally:
         Args:
             busy: Whether a batch runs; then the rate of an older batch is still valid.
         """
-        self._forget_before(now_ms)
+        self._forget_but_near(now_ms)
         if self._recent:
             took_ms = self._recent[-1].end_ms - self._recent[0].start_ms
             return _per_second(self._recent, max(took_ms, min(WINDOW_MS, now_ms - self._started_ms)))
@@ -195,8 +197,8 @@ class QueryTally:
             return None
         return _per_second([self.last], self.last.length_ms) if busy else 0.0
 
-    def _forget_before(self, now_ms: int) -> None:
-        self._recent = [batch for batch in self._recent if batch.end_ms > now_ms - WINDOW_MS]
+    def _forget_but_near(self, now_ms: int) -> None:
+        self._recent = [batch for batch in self._recent if abs(now_ms - batch.end_ms) < WINDOW_MS]
 
 
 def partitions_of(

@@ -208,6 +208,17 @@ def test_rate_in_is_that_of_the_last_batches(
     assert tally.rows_per_second(START_MS + now_ms, busy=busy) == expected
 
 
+@pytest.mark.parametrize("back_ms", [3_000, 3_600_000], ids=["seconds", "an-hour"])
+def test_rate_in_is_that_of_the_time_after_the_clock_was_set_back(back_ms: int) -> None:
+    """Batches of before would lie in the time to come, and their number would grow until it is reached."""
+    tally = QueryTally(START_MS - 7_200_000)
+    tally.take(batch(number, number * 1_000, records=1_000) for number in range(1, 6))
+    tally.take([batch(6, 6_000 - back_ms, records=50)])
+
+    assert tally.rows_per_second(START_MS + 6_000 - back_ms, busy=True) == 5
+    assert len(tally._recent) == 1
+
+
 def test_rate_out_is_over_the_window_however_often_it_is_asked() -> None:
     """Two readers of one run get the same rate."""
     often, rarely = Rate(), Rate()
