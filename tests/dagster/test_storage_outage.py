@@ -11,7 +11,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from flowcore.dagster import live_asset, termination
+from flowcore.dagster import (
+    FlowcoreResource,
+    SparkResource,
+    definitions,
+    flow_assets,
+    live_asset,
+    termination,
+)
 from flowcore.dagster.attributes import Objectives
 from flowcore.dagster.live_asset import Heartbeat, require_state, watch
 from flowcore.dagster.names import live_key
@@ -20,6 +27,7 @@ from flowcore.dagster.termination import TerminationRequests
 from flowcore.errors import MissingStateError, RunError
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner import plan_flow
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of
 from pipelines.auctions.flow import flow
@@ -135,6 +143,27 @@ def test_checks_are_reported_again(
         names = [event.asset_check_evaluation_data.check_name for event in events]
 
     assert [names.count(name) for name in ("running", "late_share")] == [reports, reports]
+
+
+def test_run_in_dagster_reports_by_its_heartbeats_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener would report the same asset twice, and the second time of no run."""
+    seen: list[Settings] = []
+
+    def start(_resource: SparkResource, _plan: Plan, settings: Settings) -> None:
+        seen.append(settings)
+        msg = "no Spark is needed to see the settings"
+        raise RunError(msg)
+
+    monkeypatch.setattr(SparkResource, "context", start)
+    more = {"metrics.dagster.url": "http://dagster:3000", "state.dir": str(tmp_path / "state")}
+    defs = definitions(flow_assets(flow), flowcore=FlowcoreResource(more=more))
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = defs.resolve_job_def("auctions_live")
+        assert not job.execute_in_process(instance=instance, raise_on_error=False).success
+
+    assert [(each.dagster_url, each.state_dir) for each in seen] == [(None, tmp_path / "state")]
 
 
 def test_restarted_run_without_its_checkpoints_is_refused(tmp_path: Path) -> None:
