@@ -174,8 +174,14 @@ def test_markers_are_written_to_every_partition_and_collected(servers: str) -> N
         assert min(steps) > 0
         assert statistics.mean(steps) == pytest.approx(INTERVAL_MS, rel=0.1)
         assert [kept_ms for _, kept_ms in found] == marks
-    first, second = (found[0][0].marked_ms for found in written.values())
-    assert second - first == pytest.approx(INTERVAL_MS / 2, abs=25)
+    order = [
+        partition
+        for _, partition in sorted(
+            (event.marked_ms, partition) for partition, found in written.items() for event, _ in found
+        )
+    ]
+    repeats = sum(one == other for one, other in itertools.pairwise(order))
+    assert repeats <= len(order) // 10  # a busy machine may make two markers late
     assert (total.source, total.sink, total.count, total.subtasks) == (
         "flow/bids",
         "sink",
