@@ -31,8 +31,7 @@ class Patience:
         self._batches = 0
         self._wait_s = 0.0
         self._due_s = 0.0
-        self._slow_starts: set[object] = set()
-        self._batches_before_slow = 0
+        self._slow_starts: dict[object, int] = {}
 
     @property
     def is_due(self) -> bool:
@@ -48,16 +47,19 @@ class Patience:
             self._began_s, self._batches = now_s, batches
             self._report(f"it waits, and continues by itself: {outage}")
 
-    def allows(self, slow: object, batches: int) -> bool:
-        """Whether the query may be started again after a start that was slow; True for one that was added."""
-        if batches > self._batches_before_slow:
-            self._slow_starts.clear()
-        return slow in self._slow_starts or len(self._slow_starts) < _SLOW_STARTS
+    def allows(self, slow: object, batch: int) -> bool:
+        """Whether the query may be started again after a start that was slow; True for one that was added.
 
-    def add(self, slow: object, batches: int) -> None:
+        Args:
+            batch: The number of the batch that the next start runs first.
+        """
+        others = [each for each, before in self._slow_starts.items() if before == batch]
+        return slow in self._slow_starts or len(others) < _SLOW_STARTS
+
+    def add(self, slow: object, batch: int) -> None:
         """Add a start that was slow. It counts once, also if an outage delays the next start."""
-        self._slow_starts.add(slow)
-        self._batches_before_slow = batches
+        since = {each: before for each, before in self._slow_starts.items() if before == batch}
+        self._slow_starts = {**since, slow: batch}  # another thread may be reading the dict before
 
     def progress(self, batches: int) -> None:
         """Take the number of committed batches: if it has grown, the outage is over."""

@@ -29,7 +29,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.execution import read_backlog_interval, read_thresholds
 from flowcore.planner.rules.joins import decide_joins
 from flowcore.spark.checkpoint import plan_file
-from flowcore.spark.checkpoint.offset_log import clear_unused_log
+from flowcore.spark.checkpoint.offset_log import clear_unused_log, next_batch
 from flowcore.spark.context import Context
 from flowcore.spark.errors import find_mishap, find_new_schema, ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import Joined, JoinedResults, describe_versions
@@ -187,7 +187,7 @@ class SupervisedQuery:
     def _poll_ended(self, running: RunningQuery) -> None:
         """Start a query again that has ended, unless it is complete or has failed for good."""
         if self._is_slow(running):
-            self._patience.add(running, self._meter.query(self.query.name).batches)
+            self._patience.add(running, next_batch(self._checkpoint))
             self._meter.note(self.query.name, f"{find_mishap(running.error)}: the query starts again")
             self._start_again(running)
         elif (new := find_new_schema(running.error)) is not None:
@@ -216,7 +216,7 @@ class SupervisedQuery:
     def _is_slow(self, running: RunningQuery) -> bool:
         """Whether it failed because a process or a transaction was slow, and is started again."""
         is_slow = running.ended and find_mishap(running.error) is not None
-        return is_slow and self._patience.allows(running, self._meter.query(self.query.name).batches)
+        return is_slow and self._patience.allows(running, next_batch(self._checkpoint))
 
     def _continues(self, running: RunningQuery) -> bool:
         """Whether it failed, and is started again."""

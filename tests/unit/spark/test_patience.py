@@ -50,13 +50,13 @@ def test_slow_starts_are_counted_since_the_last_batch() -> None:
     """Three in a row are started again, and a start that was counted counts once."""
     patience, starts = Patience(lambda _: None), [object() for _ in range(8)]
     for start in starts[:3]:
-        assert patience.allows(start, batches=7)
-        patience.add(start, batches=7)
-        patience.add(start, batches=7)
-    assert not patience.allows(starts[3], batches=7)
-    assert patience.allows(starts[2], batches=7)
+        assert patience.allows(start, batch=7)
+        patience.add(start, batch=7)
+        patience.add(start, batch=7)
+    assert not patience.allows(starts[3], batch=7)
+    assert patience.allows(starts[2], batch=7)
 
     for start in starts[3:6]:
-        assert patience.allows(start, batches=8)
-        patience.add(start, batches=8)
-    assert not patience.allows(starts[6], batches=8)
+        assert patience.allows(start, batch=8)
+        patience.add(start, batch=8)
+    assert not patience.allows(starts[6], batch=8)

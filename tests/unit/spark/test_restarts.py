@@ -131,3 +131,20 @@ def test_query_does_not_start_when_its_lease_has_expired(
         site.query(monkeypatch).start()
 
     assert (started, site.plan_files) == ([], checks)
+
+
+def test_whether_a_query_is_active_does_not_ask_its_meter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meter asks that itself while it holds its lock, also of a start that was slow."""
+
+    def ask(name: str) -> QueryProgress:
+        raise AssertionError(name)
+
+    site = Site(tmp_path, lambda prepared, *_, **__: Running(prepared, Exception(EXPIRED)))
+    found = site.query(monkeypatch)
+    found.start()
+    monkeypatch.setattr(found._meter, "query", ask)
+
+    assert found.active
+    assert found.error is None
