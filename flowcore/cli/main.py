@@ -72,7 +72,7 @@ def main() -> None:
 
     Texts of errors quote data, so what controls a terminal is shown as escapes.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot show is no reason to fail
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot show must not fail a command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         flowcore.main(prog_name="flowcore", standalone_mode=False)

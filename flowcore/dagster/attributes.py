@@ -110,8 +110,8 @@ class Automation(dg.Model, dg.Resolvable):
             ZoneInfo(name)
         except (ValueError, OSError, ZoneInfoNotFoundError):
             msg = (
-                f"{name!r} is no time zone of the IANA database: schedules would not run when they should; "
-                "pass a name such as Europe/Berlin or America/New_York, or UTC"
+                f"{name!r} is not a time zone of the IANA database: schedules would not run when they "
+                "should; pass a name such as Europe/Berlin or America/New_York, or UTC"
             )
             raise ValueError(msg) from None
         return name

@@ -229,7 +229,7 @@ def _short(error: Exception) -> str:
 
 
 def _plain(schema: Any) -> Any:
-    """A parsed schema without the entries that fastavro adds, and without types for which there is no column.
+    """A parsed schema without the entries that fastavro adds, and without types that no column has.
 
     Spark reads microseconds of a day as TIME, and the column is declared BIGINT.
     """

@@ -169,9 +169,9 @@ def _write(message: Message, field: Any, value: Any) -> None:
 def _set(message: Message, field: Any, value: Any) -> None:
     part = getattr(message, field.name)
     if _is_map(field):
-        names, kind = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        key_kind, kind = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         for name, each in value.items() if isinstance(value, Mapping) else value:
-            key = _scalar(names, name)
+            key = _scalar(key_kind, name)
             if kind.message_type is None:
                 part[key] = _scalar(kind, each)
             else:

@@ -167,7 +167,7 @@ QUOTING = {
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("error", QUOTING.values(), ids=QUOTING)
 def test_text_of_a_record_decides_nothing(error: str, text: str) -> None:
-    """Whoever writes to a topic must not make a query that fails start again without end."""
+    """The text of a record must not make a query that fails start again without end."""
     failed = StreamingQueryException(error.format(text))
 
     with pytest.raises(FlowcoreError) as raised, translate_run_errors("query 'bids'", "spark.log"):

@@ -80,7 +80,7 @@ def test_a_text_that_is_not_a_variant_is_not_taken_for_one() -> None:
 
 
 def test_a_text_is_not_a_number_of_days() -> None:
-    """Spark falls back to the ways of its first version, if a text is no date."""
+    """Spark falls back to the rules of its first version if a text is not a date."""
     schema = Schema((Column("d", "DATE"),))
 
     assert "'enableDateTimeParsingFallback', 'false'" in JsonSql().parse(schema, "value")
