@@ -41,12 +41,12 @@ def build_images() -> dict[str, str]:
     debian = os.environ.get("DEBIAN_IMAGE") or _debian()
     bases = {"DEBIAN_IMAGE": debian} | {
         variable: os.environ.get(variable) or _base(variable.removesuffix("_IMAGE").lower(), debian)
-        for variable in ("PYTHON_IMAGE", "POSTGRES_IMAGE", "KAFKA_IMAGE")
+        for variable in ("PYTHON_IMAGE", "POSTGRES_IMAGE", "KAFKA_IMAGE", "PROMETHEUS_IMAGE")
     }
     flowcore, proxy = f"{PREFIX}", f"{PREFIX}-proxy"
     _build(flowcore, PROJECT, "--file", PROJECT / "deploy/Dockerfile", BASE=bases["PYTHON_IMAGE"])
     _build(proxy, PROJECT / "deploy/proxy", BASE=debian)
-    return bases | {"flowcore": flowcore, "proxy": proxy}
+    return bases | {"flowcore": flowcore, "proxy": proxy, "registry": _base("registry", debian)}
 
 
 def _debian() -> str:

@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 
 EVENTS, BIDS = 20_000, 2_000
 NAME = f"flowcore-check-{secrets.token_hex(3)}"
-SERVICES = ("kafka", "postgres", "code", "proxy", "webserver", "daemon")
+SERVICES = ("kafka", "postgres", "code", "proxy", "webserver", "daemon", "prometheus")
 FILES = (PROJECT / "deploy/compose/compose.yaml", Path(__file__).with_name("compose.yaml"))
 
 
@@ -159,20 +159,41 @@ def test_a_job_launched_through_the_proxy_has_the_right_results(stack: Stack) ->
 
 
 def test_live_run_is_observed_and_ended_through_the_proxy(stack: Stack) -> None:
-    """`auctions_live` runs in the container `code`, serves metrics, and ends when it is terminated."""
+    """`auctions_live` runs in the container `code`, is seen by Prometheus, and ends when it is terminated."""
     run = stack.ui.launch("auctions_live")
     stack.ui.wait_for(run, "STARTED")
-    address = "http://127.0.0.1:9464/metrics"
-    ask = f"import urllib.request as u; print(u.urlopen('{address}', timeout=9).read().decode())"
-
-    def measured() -> bool:
-        command = ["code", "bash", "-c", f'python -c "{ask}" 2>/dev/null || true']
-        return "flowcore_" in stack.execute(*command)
-
-    wait_until(measured, "the run serves its metrics")
+    wait_until(lambda: _asked(stack, "flowcore_query_active"), "Prometheus has metrics of the run")
     stack.ui.terminate(run)
     wait_until(lambda: stack.ui.run(run)["status"] == "CANCELED", "the run has ended")
     assert stack.execute("code", "bash", "-c", "ls /scratch | grep -c flowcore-scratch || true") == "0\n"
+
+
+def test_prometheus_scrapes_each_port_and_has_the_alerts(stack: Stack) -> None:
+    """Ports without a run are down, which is no alert."""
+    wait_until(lambda: len(_asked(stack, "up")) == 10, "all ten ports have been scraped")
+
+    found = json.loads(_ask_prometheus(stack, "rules"))["data"]["groups"]
+    alerts = {rule["name"] for group in found for rule in group["rules"]}
+    assert alerts >= {"FlowStopped", "FlowTellsNothing", "FlowFallsBehind"}
+    assert json.loads(_ask_prometheus(stack, "alerts"))["data"]["alerts"] == []
+
+
+def test_alerts_tell_of_what_they_are_for(images: dict[str, str]) -> None:
+    """Of an ended query, not of a slice's; of a live run that is missed at all ports."""
+    rules, tests = PROJECT / "deploy/prometheus/alerts.yml", Path(__file__).with_name("alerts.yml")
+    places = (f"--volume={rules}:/rules/alerts.yml:ro", f"--volume={tests}:/rules/tests.yml:ro")
+    prometheus = images["PROMETHEUS_IMAGE"]
+
+    docker("run", "--rm", "--entrypoint=promtool", *places, prometheus, "test", "rules", "/rules/tests.yml")
+
+
+def _asked(stack: Stack, query: str) -> list[object]:
+    found: list[object] = json.loads(_ask_prometheus(stack, f"query?query={query}"))["data"]["result"]
+    return found
+
+
+def _ask_prometheus(stack: Stack, path: str) -> str:
+    return stack.execute("prometheus", "wget", "-qO-", f"http://127.0.0.1:9090/api/v1/{path}")
 
 
 def _status(port: int, headers: dict[str, str]) -> int:
