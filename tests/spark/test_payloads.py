@@ -189,7 +189,9 @@ def _written(topic: KafkaTopic, frame: DataFrame) -> list[bytes]:
     return [bytes(row.value) for row in frame.selectExpr(f"{text} AS value").collect()]
 
 
-def _read(spark: SparkSession, topic: KafkaTopic, payloads: Sequence[bytes | None]) -> list[Row | None]:
+def _read(
+    spark: SparkSession, topic: KafkaTopic, payloads: Sequence[bytes | None]
+) -> list[dict[str, Any] | None]:
     """The rows, None for bad ones."""
     schema = value_schema(topic)
     assert schema
@@ -321,6 +323,35 @@ def test_json_of_spark_differs_from_python_in_the_digits_of_numbers_alone(live: 
             if b'"s"' in data]  # fmt: skip
     assert all(same)
     assert sum(mine == theirs for mine, theirs in zip(expected, found, strict=True)) > len(rows) / 2
+
+
+def test_entries_of_an_avro_map_may_have_any_order(live: SparkSession) -> None:
+    """Each writer has its own order. What does not fit is bad, also if nulls are as long."""
+    fields = [
+        {"name": "id", "type": ["null", "long"], "default": None},
+        {"name": "tags", "type": ["null", {"type": "map", "values": {"type": "array", "items": "long"}}]},
+    ]
+    schema = {"type": "record", "name": "Bid", "fields": fields}
+    topic = KafkaTopic("t", format="avro", format_options={"schema": schema})
+    tags = {f"tag-{number}": [number] for number in range(20)}
+    rows = [{"id": 1, "tags": tags}, {"id": None, "tags": None}, {"id": 2**62, "tags": {}}]
+    rows.append({"id": 1, "tags": dict(reversed(tags.items()))})
+    good = [_encode(topic, row) for row in rows]
+    bad = [
+        b"\x02\x01", b"\x01\x02", b"\x04\x00", b"\xff\xff", good[0] + b"\0", good[0][:-1], b"\x00\x02\x01",
+    ]  # fmt: skip
+
+    found = _read(live, topic, [*good, *bad, *_fuzzed(good[:1])])
+
+    for row in filter(None, found):
+        row["tags"] = row["tags"] if row["tags"] is None else dict(row["tags"])
+    assert found[: len(rows)] == rows
+    assert found[len(rows) : len(rows) + len(bad)] == [None] * len(bad)
+    expected = [_decode(topic, data) for data in _fuzzed(good[:1])]
+    pairs = list(zip(found[len(rows) + len(bad) :], expected, strict=True))
+    assert [mine for mine, theirs in pairs if mine is not None] == [
+        theirs for mine, theirs in pairs if mine is not None
+    ]
 
 
 def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkSession) -> None:
