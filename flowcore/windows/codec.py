@@ -63,7 +63,7 @@ def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
             {
                 "window": [window.start_ms, window.end_ms],
                 "state_window": [state_window.start_ms, state_window.end_ms],
-                "content": [[each.arrival, each.timestamp_ms, to_plain(each.value)] for each in pane.content],
+                "content": [[each.timestamp_ms, to_plain(each.value)] for each in pane.content],
                 "trigger": to_plain(pane.trigger),
                 "event_timers": sorted(pane.event_timers),
                 "processing_timers": sorted(pane.processing_timers),
@@ -74,21 +74,21 @@ def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
         )
     return {
         "key": to_plain(key),
-        "arrivals": key_state.arrivals,
         "own": to_plain(key_state.own),
         "windows": windows,
     }
 
 
 def _decode_key(written: Mapping[str, Any]) -> KeyState:
-    key_state = KeyState(written["arrivals"], own=from_plain(written["own"]))
+    key_state = KeyState(own=from_plain(written["own"]))
     for entry in written["windows"]:
         state_window = TimeWindow(*entry["state_window"])
         key_state.windows[TimeWindow(*entry["window"])] = state_window
         key_state.panes[state_window] = Pane(
             content=[
-                StoredRecord(arrival, timestamp_ms, from_plain(value))
-                for arrival, timestamp_ms, value in entry["content"]
+                # Earlier versions wrote a number before them.
+                StoredRecord(timestamp_ms, from_plain(value))
+                for *_, timestamp_ms, value in entry["content"]
             ],
             trigger=from_plain(entry["trigger"]),
             event_timers=set(entry["event_timers"]),

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from flowcore.keyed.copies import deep_copy
@@ -25,17 +24,16 @@ class StoredRecord(NamedTuple):
     """A record in a window.
 
     Attributes:
-        arrival: Its position among the records of its key.
         timestamp_ms: Its event time, None if it has none.
     """
 
-    arrival: int
     timestamp_ms: int | None
     value: Any
 
 
 Content = list[StoredRecord]
-"""The records, or one that stands for all, with an accumulator as its value."""
+"""The records in order of arrival, those of merged windows one window after the other; or one that stands for
+all, with an accumulator as its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Buffering:
         content.append(record)
 
     def merge(self, parts: Iterable[Content], /) -> Content:
-        return _in_order(parts)
+        return [*chain.from_iterable(parts)]
 
     def inputs(self, content: Content, /) -> list[Any]:
         """Return the values, folded if the function folds."""
@@ -65,7 +63,7 @@ class Buffering:
 
 @dataclass(frozen=True, slots=True)
 class Accumulating:
-    """Stores one accumulator, with the arrival of its first record."""
+    """Stores one accumulator."""
 
     function: WindowReduce | WindowAggregate
 
@@ -80,20 +78,18 @@ class Accumulating:
                 value = function(content[0].value, value) if content else value
             case WindowAggregate(function=function):
                 value = function.add(content[0].value if content else function.create(), value)
-        first = content[0] if content else record
-        content[:] = [StoredRecord(first.arrival, None, value)]
+        content[:] = [StoredRecord(None, value)]
 
     def merge(self, parts: Iterable[Content], /) -> Content:
-        ordered = _in_order(parts)
-        if not ordered:
+        accumulators = [record.value for part in parts for record in part]
+        if not accumulators:
             return []
         merge = (
             self.function.function
             if isinstance(self.function, WindowReduce)
             else self.function.function.merge
         )
-        value = reduce(merge, (record.value for record in ordered))
-        return [StoredRecord(ordered[0].arrival, None, value)]
+        return [StoredRecord(None, reduce(merge, accumulators))]
 
     def inputs(self, content: Content, /) -> list[Any]:
         match self.function:
@@ -105,15 +101,9 @@ class Accumulating:
 
 
 ContentLogic = Buffering | Accumulating
+"""Adds records to contents, merges contents of windows that became one, and reads the function's input."""
 
 
 def _is_built_in(function: WindowFunction) -> bool:
     """Whether a function changes no records."""
     return isinstance(function, WindowAggregate) and isinstance(function.function, BuiltIns)
-
-
-"""Adds records to contents, merges contents of windows that became one, and reads the function's input."""
-
-
-def _in_order(parts: Iterable[Content]) -> Content:
-    return sorted(chain.from_iterable(parts), key=attrgetter("arrival"))

@@ -101,7 +101,7 @@ class WindowOperator:
         key_state = state.keys.get(record.key)
         if key_state is None:
             key_state = state.keys[record.key] = KeyState()
-        stored = StoredRecord(key_state.arrivals, record.timestamp_ms, record.value)
+        stored = StoredRecord(record.timestamp_ms, record.value)
         added = False
         for window in windows:
             opened = self._open(state, record.key, key_state, window)
@@ -116,7 +116,6 @@ class WindowOperator:
             complete = self.config.has_lateness and opened.window.last_ms <= state.watermark_ms
             self._apply(result, opened, seen, is_late=complete)
         if added:
-            key_state.arrivals += 1
             return
         delete_if_empty(state, record.key, key_state)
         if record.timestamp_ms is not None and self._is_late(state, record.timestamp_ms):

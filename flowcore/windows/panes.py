@@ -198,7 +198,6 @@ def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
     """
     folded = isinstance(config.content_logic, Accumulating)
     return KeyState(
-        key_state.arrivals,
         dict(key_state.windows),
         {
             window: Pane(

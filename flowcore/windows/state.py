@@ -130,13 +130,11 @@ class KeyState:
     """State of one key.
 
     Attributes:
-        arrivals: The number of its records so far.
         windows: The state window of each live window; the window itself where windows do not merge.
         panes: State of its windows, by state window.
         own: The process function's state of this key.
     """
 
-    arrivals: int = 0
     windows: dict[TimeWindow, TimeWindow] = field(default_factory=dict)
     panes: dict[TimeWindow, Pane] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict)

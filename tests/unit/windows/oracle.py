@@ -26,20 +26,18 @@ class Oracle:
     purging: bool = False
     zero_gap_value: int | None = None
     watermark: int = MIN
-    # Each live window: key, start, end, values still in it (by arrival), records since the last count.
+    # Each live window: key, start, end, values still in it, records since the last count.
     windows: list[dict[str, Any]] = field(default_factory=list)
-    arrival: int = 0
 
     def record(self, key: str, value: int, ts: int) -> dict[str, list[Any]]:
         shown: dict[str, list[Any]] = {"out": [], "late": []}
-        self.arrival += 1
         counted = False
         for start, end in self.spans(value, ts):
             window = self.find(key, start, end)
             if self.cleanup(window["end"]) <= self.watermark:
                 continue
             counted = True
-            window["values"].append((self.arrival, value))
+            window["values"].append(value)
             window["since"] += 1
             self.keep(window)
             if self.count:
@@ -84,7 +82,7 @@ class Oracle:
             "key": key,
             "start": min([start, *(w["start"] for w in touching)]),
             "end": max([end, *(w["end"] for w in touching)]),
-            "values": sorted(pair for w in touching for pair in w["values"]),
+            "values": [value for w in sorted(touching, key=lambda w: w["start"]) for value in w["values"]],
             "since": sum(w["since"] for w in touching),
             "of": touching,
         }
@@ -100,7 +98,7 @@ class Oracle:
 
     def emit(self, window: dict[str, Any], shown: dict[str, list[Any]]) -> None:
         if window["values"]:
-            values = tuple(value for _, value in window["values"])
+            values = tuple(window["values"])
             shown["out"].append((window["key"], values, window["start"], window["end"]))
         if self.purging:
             window["values"] = []

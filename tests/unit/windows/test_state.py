@@ -117,13 +117,12 @@ def test_snapshot_reads_as_written() -> None:
         "keys": [
             {
                 "key": "a",
-                "arrivals": 2,
                 "own": {"dict": []},
                 "windows": [
                     {
                         "window": [0, 15],
                         "state_window": [0, 10],
-                        "content": [[0, None, 4]],
+                        "content": [[None, 4]],
                         "trigger": None,
                         "event_timers": [14],
                         "processing_timers": [],

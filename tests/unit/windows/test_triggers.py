@@ -107,7 +107,7 @@ def test_continuous_trigger_of_merged_sessions_goes_on_at_the_earlier_multiple()
     harness.feed(("a", 1, 150), ("a", 2, 0), ("a", 3, 80))
 
     assert values_of(harness.watermark(29)) == []
-    assert values_of(harness.watermark(30)) == [[1, 2, 3]]
+    assert values_of(harness.watermark(30)) == [[2, 1, 3]]
 
 
 def test_continuous_purging_trigger_emits_what_is_new() -> None:
