@@ -34,7 +34,8 @@ class ExpiringAggregate(Window):
     Its columns are those of ``by`` and those of its values.
     """
 
-    keeps_timestamps: ClassVar[bool] = False
+    keeps_timestamps = False
+    has_newest_timestamp: ClassVar[bool] = True
 
     def describe(self) -> str:
         text = f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, out at each change"

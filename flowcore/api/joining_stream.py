@@ -22,7 +22,7 @@ from flowcore.api.operators import (
 from flowcore.api.resolution import resolve_join
 from flowcore.api.stateful import IS_DELETED, LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
 from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, ROW_ID, StreamJoinType
-from flowcore.api.updating_rows import require_replaced
+from flowcore.api.updating_rows import find_replacing, require_replaced
 from flowcore.api.window_assigners import Tumbling, build_assigner
 from flowcore.windows import TumblingWindows
 from flowcore.windows.config import LateRecords
@@ -74,7 +74,7 @@ class JoiningStream(KeyedStream):
             return self.append(JoinRegular(**fields, ttl_ms=ttl_ms))
         checks.require_join(left, right, name, how, ttl)
         fields = self._pair_fields(other, name, on, how, attributes)
-        fields["key"] = left.key if left.updating else None
+        fields["key"] = left.key if find_replacing(left) is not None else None
         return self.append(Join(**fields))
 
     def join_interval(

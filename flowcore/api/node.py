@@ -113,8 +113,8 @@ class Operator:
     is_row_wise: ClassVar[bool] = False
     """An input record gives at most one output record, whose key, if any, is the input's."""
 
-    keeps_timestamps: ClassVar[bool] = True
-    """Each of its output records has the timestamp of an input record, or one of its own."""
+    has_newest_timestamp: ClassVar[bool] = False
+    """A row has the timestamp of the newest record that it was made of, which a cut carries."""
 
     emits_once_a_batch: ClassVar[bool] = False
     """It emits one output for each key and batch, so longer batches are enough to buffer its output."""
@@ -247,6 +247,16 @@ class Operator:
     def realtime_obstacles(self) -> Iterator[Obstacle]:
         """The reasons, in the operator itself, why its query cannot run in Spark's real-time mode."""
         yield from ()
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Each of its output records has the timestamp of an input record, or one of its own."""
+        return True
+
+    @property
+    def keeps_timestamps(self) -> bool:
+        """Each of its output records has its place in event time."""
+        return self.has_timestamps
 
     @property
     def repeats_records(self) -> bool:

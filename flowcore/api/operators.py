@@ -183,7 +183,8 @@ class Aggregate(Operator):
 
     keeps_state: ClassVar[bool] = True
     needs_own_query: ClassVar[bool] = True
-    keeps_timestamps: ClassVar[bool] = False
+    keeps_timestamps = False
+    has_newest_timestamp: ClassVar[bool] = True
     emits_once_a_batch: ClassVar[bool] = True
 
     by: tuple[str, ...]
@@ -317,7 +318,7 @@ class Apply(Operator):
 
     takes_whole_frame: ClassVar[bool] = True
     needs_own_query: ClassVar[bool] = True
-    keeps_timestamps: ClassVar[bool] = False
+    has_timestamps = False
 
     function: Callable[[Any], Any]
     realtime: bool

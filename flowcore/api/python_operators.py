@@ -124,7 +124,7 @@ class MapBatches(PythonTransform):
     """Arrow record batches: ``RecordBatch -> RecordBatch``, with any number of rows."""
 
     kind = "map_batches"
-    keeps_timestamps = False
+    has_timestamps = False
 
     @property
     def emits_batches(self) -> bool:

@@ -56,6 +56,11 @@ class Ranked(StatefulOperator):
     def types(self) -> Mapping[str, str]:
         return self.passed_types(self.inputs[0].columns)
 
+    @property
+    def keeps_timestamps(self) -> bool:
+        """A row that gets another rank comes again, when later ones may have left."""
+        return self.rank is None
+
     def state_values(self) -> str:
         if self.rank is None:
             return f"latest in order of {'event time' if self.time == 'event' else 'arrival'}"

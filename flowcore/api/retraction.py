@@ -104,7 +104,8 @@ class RetractingAggregate(_Retraction):
     """
 
     state_kind: ClassVar[str] = "retraction"
-    keeps_timestamps: ClassVar[bool] = False
+    keeps_timestamps = False
+    has_newest_timestamp: ClassVar[bool] = True
 
     by: tuple[str, ...]
     aggregates: tuple[tuple[str, BuiltIn], ...]

@@ -185,6 +185,10 @@ class KeyedProcess(StatefulOperator):
         return bool(self.function.by_batch())
 
     @property
+    def has_timestamps(self) -> bool:
+        return not self.emits_batches
+
+    @property
     def buffer_key(self) -> tuple[str, ...]:
         return self.by
 

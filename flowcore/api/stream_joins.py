@@ -316,7 +316,7 @@ class JoinRegular(StreamJoin):
     """
 
     state_kind: ClassVar[str] = "regular-join"
-    keeps_timestamps: ClassVar[bool] = False
+    has_timestamps = False
 
     ttl_ms: int | None
 

@@ -10,7 +10,7 @@ from typing import Any
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
-from flowcore.api.operators import Aggregate, Operator, Read, WithEventTime, find_timed
+from flowcore.api.operators import Operator, Read, WithEventTime, find_timed
 from flowcore.api.updating_rows import find_origin, find_replacing
 from flowcore.api.window_assigners import GapColumn
 from flowcore.durations import MILLISECOND, show_given
@@ -133,7 +133,7 @@ def find_missing_watermarks(
                 f"({each.strategy}): event time would never advance; pass for instance "
                 f"watermark=bounded_out_of_orderness(timedelta(seconds=4)){instead}"
             )
-        if not each.keeps_timestamps and not (crossed and isinstance(each, Aggregate)):
+        if not each.keeps_timestamps and not (crossed and each.has_newest_timestamp):
             return (
                 f"operator {name!r} uses event time, and downstream of {each.name!r} a record has no "
                 f"timestamp of its own: it would have no place in time; put {name!r} before {each.name!r}, "
@@ -202,7 +202,7 @@ def require_sortable(node: Operator, name: str) -> None:
             f"operator {name!r}: sort of the bounded {node.name!r}: readers of a table do not see its order; "
             "leave it out, or use apply(lambda frame: frame.orderBy('bid_time')) right before a sink"
         )
-    if node.updating:
+    if node.updating or find_replacing(node) is not None:
         refuse(
             f"operator {name!r}: records of {node.name!r} replace earlier ones: one that comes late would "
             f"leave after one that it must not replace; sort {find_origin(node)}"

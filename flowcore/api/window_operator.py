@@ -86,6 +86,11 @@ class Window(StatefulOperator):
         return tuple(each for each in (fold, function.then) if each is not None)
 
     @property
+    def keeps_timestamps(self) -> bool:
+        """The last millisecond of a window is a time, unless there is one window of all time."""
+        return type(self.config.assigner) is not GlobalWindows or self.config.ttl_ms is not None
+
+    @property
     def fires_again(self) -> bool:
         """A window may emit several times, and a later result replaces the earlier ones."""
         late = self.config.has_lateness and self.config.allowed_lateness_ms > 0

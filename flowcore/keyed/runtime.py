@@ -41,6 +41,7 @@ __all__ = ["Runtime", "StepResult"]
 _MOST_DELTAS = 200
 _BYTES_AT_ONCE = 1 << 30  # an Arrow array cannot hold 2 GiB of text or bytes
 _ACTIVE = WatermarkStatus(idle=False)
+_NOT_RECORDS = (PackedKind.CONTROL, PackedKind.MARKER)
 _Switch = tuple[Place, RecordAttributes]
 
 
@@ -188,7 +189,7 @@ class Runtime:
             state.upstream_flushed(out)
         idle = not control.newest
         if not self.reads_control:
-            others = (item for item in items if item.kind != PackedKind.CONTROL)
+            others = (item for item in items if item.kind not in _NOT_RECORDS)
             idle = idle and not (control.arrivals or any(others))
         state.finish(out, idle=idle)
         if self.emits_control and out.flushed:

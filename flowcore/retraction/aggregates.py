@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from flowcore.elements import RecordAttributes, WatermarkStatus
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
@@ -150,10 +151,19 @@ class RetractingGroup(KeyGroup):
         self._unsaved: dict[Any, None] = {}
         self._unsaved_values: list[dict[tuple[Any, Any], None]] = [{} for _ in self._arguments]
 
-    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
-        """Groups have their results at once, so that watermarks change nothing."""
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - results have no time
+        """Emit what records before the watermark have changed."""
+        self._emit_changes(out)
 
-    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:  # noqa: ARG002 - `finish` emits
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - later rows have them
+        """Emit what records before the attributes have changed."""
+        self._emit_changes(out)
+
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:  # noqa: ARG002 - of the input
+        """Emit what records before the status have changed."""
+        self._emit_changes(out)
+
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:  # noqa: ARG002 - emitted later, once for each group
         """Add and take back the values of rows."""
         config = self._config
         columns = [rows.column(name) for name in config.keys]
@@ -178,6 +188,10 @@ class RetractingGroup(KeyGroup):
         self._step.last.update(zip(keys, last.tolist(), strict=True))
 
     def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - without input nothing changes
+        """Emit what the last records have changed."""
+        self._emit_changes(out)
+
+    def _emit_changes(self, out: StepOutputs) -> None:
         """Emit each group whose result has changed; those without rows are deleted, and forgotten."""
         step, self._step = self._step, _Step()
         emitted: list[tuple[Any, tuple[Any, ...], bool]] = []

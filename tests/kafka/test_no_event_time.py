@@ -105,6 +105,21 @@ def test_windows_ignore_a_record_without_event_time(live: Live, windows: Any, ev
     assert counts == [1]
 
 
+def test_windows_behind_another_operator_ignore_a_record_without_event_time(live: Live) -> None:
+    """The other one has a reader that needs no event time: the query processes what is left."""
+    source, every, out = clicks(live), live.topic("every"), live.topic("out")
+    flow = Flow("behind")
+    once = flow.read("clicks", source).deduplicate(by="price", within=None, name="once")
+    once.select("user", "price").write("every", every)
+    _by_column(once).write("out", out)
+    live.send(source, click("a", 1, 1000), click("a", 2, None), click("a", 4, 2000), click("b", 8, 20_000))
+
+    live.run(flow, "slice")
+
+    assert _prices(live, out) == [("a", 5)]
+    assert [offset for offset, _, _ in _dead_letters(live, source)] == [1]
+
+
 @pytest.mark.parametrize("windows", sample([_by_column, _by_record], _by_column))
 def test_record_without_event_time_stops_windows_with_on_error_fail(live: Live, windows: Any) -> None:
     """The error is one line with the coordinates, as for a record that does not fit its schema."""

@@ -95,7 +95,8 @@ class _Pushing:
             return Obstacle(
                 f"{parent.name} may keep state, and would see fewer records", f"put it before {parent.name}"
             )
-        if parent.updating and not parent.bounded and not parent.inputs[0].updating:
+        buffers = parent.flush_obstacle() is None  # what is replaced in its flush buffer must not pass
+        if parent.updating and not parent.bounded and (buffers or not parent.inputs[0].updating):
             return Obstacle(f"rows of {parent.name} replace earlier ones, and it does not retract these")
         if self.readers[parent] > 1:
             return Obstacle(

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Apply, Operator, Read, WithEventTime, Write, find_timed
+from flowcore.api.operators import Operator, Read, WithEventTime, Write, find_timed
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
 from flowcore.planner.model import Edge, LiveQuery
@@ -188,10 +188,9 @@ def _choose_carried(sender: Operator, readers: Collection[Operator], settings: S
     anew = _find_anew(sender, readers)
     if anew is not None:
         return Decision("value-only", (f"{anew} event time anew",))
-    applied = [node.name for node in sender.upstream if isinstance(node, Apply) and not node.bounded]
-    if applied:
-        why = f"{applied[0]} is a DataFrame function, whose rows have no timestamps"
-        return Decision("value-only", (why,))
+    lost = [node.name for node in find_timed(sender) if not node.bounded and not node.has_timestamps]
+    if lost:
+        return Decision("value-only", (f"rows of {lost[-1]} have no timestamps",))
     return decision
 
 

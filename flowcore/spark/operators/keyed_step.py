@@ -20,6 +20,7 @@ from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Flush
+from flowcore.planner.ways import find_origins
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import quote
@@ -169,7 +170,7 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
     records = pa.schema([pa.field(RECORD_TIMESTAMP, pa.int64()), *others])
     timed = TIMESTAMP_MS in branched.frame.columns
     record = branched.is_in(step.branch) if step.record is None else step.record
-    if node.needs_timestamps and not context.side_channels.untimed_sources.isdisjoint(context.senders):
+    if node.needs_timestamps and not context.side_channels.untimed_sources.isdisjoint(find_origins([node])):
         record += f" AND {TIMESTAMP_MS} IS NOT NULL"
     key_group = key_group_text([texts[name] for name in step.keys], context.query.key_groups)
     if step.spreads_null_keys and context.reads_topics:
