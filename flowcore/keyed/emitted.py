@@ -1,7 +1,8 @@
-"""The watermark and status that a query emits to its sinks: the combination over all its key groups.
+"""The watermark and status that a query emits to its sinks: the combination over the key groups they read.
 
-Each key group reports what it has emitted in a step. The combined watermark is the minimum over all key
-groups, since all of them read the same input. A watermark that a flush buffer holds is not emitted yet.
+Each key group reports what it has emitted in a step. The combined watermark is the minimum over all of them,
+and over the sources from which a sink reads directly. A watermark that a flush buffer holds is not emitted
+yet.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,10 @@ from typing import Any
 
 from flowcore.elements import MIN_TIMESTAMP_MS, StreamElement, Watermark, WatermarkStatus
 
-__all__ = ["CombinedElements", "Report", "add_to_report"]
+__all__ = ["SOURCES", "CombinedElements", "Report", "add_to_report"]
+
+SOURCES = "sources"
+"""The name under which the sources report, in place of a key group."""
 
 Report = dict[str, int | bool]
 """The latest watermark (``watermark_ms``) and status (``idle``) of a key group, in their order."""

@@ -261,8 +261,14 @@ class LiveQuery:
 
     @property
     def origins(self) -> tuple[Read | WithEventTime, ...]:
-        """Where the event time of its outputs begins."""
-        return find_origins(self.sinks)
+        """Where the event time of its tagged outputs begins."""
+        return find_origins(self.tagged_sinks)
+
+    @property
+    def tagged_sinks(self) -> tuple[Write, ...]:
+        """The sinks that write tagged elements."""
+        timestamped = self.timestamped
+        return tuple(sink for sink in self.sinks if sink in timestamped)
 
     @property
     def topics_read(self) -> tuple[KafkaTopic, ...]:

@@ -22,7 +22,6 @@ from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login, task_login
 from flowcore.kafka.transactions import TransactionalWriter
 from flowcore.keyed.content import StoredSchemas
-from flowcore.keyed.emitted import CombinedElements
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.histories import find_histories
 from flowcore.settings import Settings
@@ -55,7 +54,7 @@ from flowcore.spark.topics.sinks import (
     start_files,
 )
 from flowcore.spark.topics.transactional_sink import TransactionalSink
-from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
+from flowcore.spark.topics.watermarks import WatermarkSender, key_groups_of, watermarks_of
 from flowcore.watermarks.progress import WatermarkProgress
 
 __all__ = ["PreparedQuery", "RunningQuery", "choose_trigger", "prepare_query", "uses_processing_time"]
@@ -258,7 +257,7 @@ class RunningQuery:
             clock=self._context.clock,
             interval=self._context.settings.auto_watermark_interval,
             state=self._checkpoint / WATERMARKS,
-            key_groups=_key_groups(query),
+            key_groups=key_groups_of(query),
         )
         sender.begin(lags=lags)
         return sender
@@ -338,13 +337,6 @@ def choose_trigger(
     if by_processing_time:  # batches without input, without a pause, would keep the machine busy
         interval = interval or settings.auto_watermark_interval or _SHORTEST_PAUSE
     return {"processingTime": f"{interval // MILLISECOND} milliseconds"}
-
-
-def _key_groups(query: LiveQuery) -> CombinedElements | None:
-    if not query.keeps_key_groups:
-        return None
-    groups = range(query.key_groups)
-    return CombinedElements(f"{node.name}/{group}" for node in query.keyed for group in groups)
 
 
 def uses_processing_time(query: LiveQuery, *, expires: bool = False) -> bool:

@@ -140,7 +140,7 @@ class SideChannels:
     ) -> SideChannels:
         """The side channels of a query with these topics, as it was planned."""
         timestamped = query.timestamped
-        tagged = frozenset(sink for sink in query.sinks if sink in timestamped)
+        tagged = frozenset(query.tagged_sinks)
         return cls(
             has_markers=has_markers,
             tagged_sinks=tagged,

@@ -35,7 +35,7 @@ from flowcore.elements import (
 )
 from flowcore.kafka.elements import ElementWriter
 from flowcore.keyed.control import QUERY
-from flowcore.keyed.emitted import CombinedElements
+from flowcore.keyed.emitted import SOURCES, CombinedElements, Report, add_to_report
 from flowcore.planner.model import LiveQuery
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -54,6 +54,7 @@ __all__ = [
     "WatermarkSender",
     "declared_senders",
     "is_due",
+    "key_groups_of",
     "newest_timestamp",
     "observation_name",
     "observe_watermarks",
@@ -70,14 +71,23 @@ _log = logging.getLogger(__name__)
 def watermarks_of(
     query: LiveQuery, partitions: Mapping[str, int], *, polls: bool, expiry_ms: int | None
 ) -> WatermarkProgress:
-    """The watermarks of a query's sources, with the arguments of `watermark_source`."""
+    """The watermarks of the sources of tagged sinks, with the arguments of `watermark_source`."""
     return WatermarkProgress(
         {
             node.name: watermark_source(node, partitions, polls=polls, expiry_ms=expiry_ms)
             for node in query.origins
-            if node.watermark is not None or _is_tagged(node)
         }
     )
+
+
+def key_groups_of(query: LiveQuery) -> CombinedElements | None:
+    """Where the tagged sinks of a query get their watermarks, if that is not from sources alone."""
+    senders = {each for sink in query.tagged_sinks for each in query.find_senders(sink)}
+    keyed = [node for node in query.keyed if node in senders]
+    if not keyed:
+        return None
+    groups = [f"{node.name}/{group}" for node in keyed for group in range(query.key_groups)]
+    return CombinedElements([*groups, *([SOURCES] if len(senders) > len(keyed) else [])])
 
 
 def watermark_source(
@@ -285,7 +295,7 @@ class WatermarkSender:
             emitted = self._watermarks.emit()
         self._take_own_backlog()
         attributes, self._attributes = self._attributes, []
-        progress = self._key_groups.emit() if self._key_groups else emitted
+        progress = emitted if self._key_groups is None else self._combine(self._key_groups, emitted)
         if self._announces and progress:
             self._announces = False
             if not any(isinstance(each, WatermarkStatus) for each in progress):
@@ -299,6 +309,17 @@ class WatermarkSender:
             self._unsaved = False
         self._writer.write(self._unsent)
         self._unsent = []
+
+    @staticmethod
+    def _combine(
+        key_groups: CombinedElements, emitted: Iterable[StreamElement[Any]]
+    ) -> tuple[StreamElement[Any], ...]:
+        """What key groups emit, and sources from which a tagged sink reads directly."""
+        report: Report = {}
+        for element in emitted:
+            add_to_report(report, element)
+        key_groups.take(SOURCES, report)
+        return key_groups.emit()
 
     def _take(self, metrics: Mapping[str, Any]) -> None:
         if self._key_groups is not None:

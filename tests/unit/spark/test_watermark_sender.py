@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flowcore import Flow, KafkaTopic, monotonous
+from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 from flowcore.elements import RecordAttributes, StreamElement, Watermark
 from flowcore.planner import plan_flow
-from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
+from flowcore.spark.topics.watermarks import WatermarkSender, key_groups_of, watermarks_of
+from flowcore.watermarks.generated import NewestTimes
 
 
 class Writer:
@@ -72,3 +74,54 @@ def test_elements_whose_state_was_not_saved_are_sent_later(tmp_path: Path) -> No
 
     assert writer.written == [[RecordAttributes(backlog=False), Watermark(5_999)]]
     assert json.loads(state.read_text())["backlog"]["inputs"]
+
+
+def test_branch_without_event_time_does_not_hold_the_watermark_of_a_tagged_sink() -> None:
+    """The sink has the watermarks of the operators that it reads."""
+    flow = Flow("f")
+    lines = flow.read("lines", KafkaTopic("lines", schema="line STRING, at BIGINT"))
+    timed = lines.with_event_time("at", watermark=monotonous(), name="timed")
+    counts = timed.window(Tumbling(10), by="line", name="w").aggregate(n="count(*)")
+    counts.write("counts", KafkaTopic("counts", elements="tagged"))
+    lines.deduplicate(by="line", within=None, name="once").write("distinct", KafkaTopic("distinct"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+
+    combined = key_groups_of(query)
+
+    assert combined is not None
+    for group in range(query.key_groups):
+        combined.take(f"w/{group}", {"watermark_ms": 7})
+    assert combined.emit() == (Watermark(7),)
+
+
+def test_source_without_watermarks_holds_the_watermark_of_a_union() -> None:
+    """Its records would be late for each reader of the topic."""
+    flow = Flow("f")
+    a, b = (KafkaTopic(name, schema="id BIGINT", event_time="id") for name in "ab")
+    timed = flow.read("a", replace(a, watermark=monotonous()))
+    timed.union(flow.read("b", b), name="both").write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    watermarks = watermarks_of(query, {"a": 1, "b": 1}, polls=True, expiry_ms=None)
+
+    for source in "ab":
+        watermarks.take(source, NewestTimes.of({"0": 5_000}))
+
+    assert watermarks.poll(1_000) == ()
+
+
+def test_tagged_sink_of_a_source_and_of_key_groups_has_the_smaller_watermark() -> None:
+    """It reads both."""
+    flow = Flow("f")
+    bids = KafkaTopic("bids", schema="id BIGINT", event_time="id", watermark=monotonous())
+    read = flow.read("bids", bids)
+    once = read.deduplicate(by="id", within=None, name="once")
+    once.union(read, name="both").write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+
+    combined = key_groups_of(query)
+
+    assert combined is not None
+    for group in range(query.key_groups):
+        combined.take(f"once/{group}", {"watermark_ms": 7})
+    assert combined.emit() == ()
+    assert WatermarkSender._combine(combined, [Watermark(5)]) == (Watermark(5),)
