@@ -14,11 +14,13 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 __all__ = ["Figures", "Report", "in_turn", "slope"]
+
+T = TypeVar("T")
 
 
 def this_machine() -> str:
@@ -132,14 +134,14 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1_000 else f"{value:,.2f}"  # noqa: PLR2004 - what reads well
 
 
-def in_turn(rounds: int, *contenders: Callable[[int], float]) -> list[list[float]]:
+def in_turn(rounds: int, *contenders: Callable[[int], T]) -> list[list[T]]:
     """Run contenders alternately, A B B A A B ..., so that a machine that slows down affects both.
 
     Args:
         rounds: How often each contender runs.
-        contenders: Called with the number of the round; return their number.
+        contenders: Called with the number of the round; return what they measured.
     """
-    figures: list[list[float]] = [[] for _ in contenders]
+    figures: list[list[T]] = [[] for _ in contenders]
     for number in range(rounds):
         order = range(len(contenders)) if number % 2 == 0 else reversed(range(len(contenders)))
         for index in order:

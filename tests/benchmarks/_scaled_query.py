@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore import Flow, KafkaTopic, Tumbling, bounded_out_of_orderness
@@ -29,10 +31,12 @@ from pipelines.nexmark import feed
 from tests.benchmarks._answers import count_differences
 from tests.benchmarks._process_memory import ProcessMemory
 
-__all__ = ["Cost", "Held", "Scale", "ScaledQueries"]
+__all__ = ["TOUCHED", "Cost", "Held", "Scale", "ScaledQueries", "held_text", "touch_keys"]
 
 BEGIN_MS, BATCH_MS, WINDOW_MS, HELD_MS = 1_700_000_000_000, 10_000, 1_000, 100_000_000
 SAMPLE = 100
+TOUCHED = 1_000
+"""Held keys that a batch touches, however many are held."""
 LOADED, LOADED_BYTES = 500_000, 50_000_000
 _FED = 100_000
 _DIGEST = 128
@@ -45,7 +49,7 @@ class Scale:
     """The size of a query.
 
     Attributes:
-        value_bytes: A text of about this length is held for each key; none if it is 0.
+        value_bytes: A text of this length is held for each key; none if it is 0.
         branches: Windows that read the same records.
         depth: Windows in a row, of each branch.
         holds: All keys are loaded first, and their windows stay open.
@@ -146,6 +150,7 @@ class ScaledQueries:
         self._send(source, _last(scale))
         self._slice(plan_of, LOADED)
         _verify(scale, pa.concat_tables(sent), read_rows(self._servers, out, RESULT))
+        shutil.rmtree(plan_of.settings.state_dir, ignore_errors=True)
         batches_s = [each["durationMs"]["triggerExecution"] / 1000 for each in reports]
         if not scale.holds:
             return Cost(batches_s, None)
@@ -172,9 +177,10 @@ class ScaledQueries:
 
     def _batches_of(self, scale: Scale) -> pa.Table:
         count = self.batches * self.records
+        if scale.holds:
+            return _table(touch_keys(scale.keys, self.records, self.batches), np.full(count, BEGIN_MS))
         keys = np.random.default_rng(7).integers(0, scale.keys, count)
-        at = np.arange(count) * BATCH_MS // self.records
-        return _table(keys, BEGIN_MS + (np.zeros_like(at) if scale.holds else at))
+        return _table(keys, BEGIN_MS + np.arange(count) * BATCH_MS // self.records)
 
     def _slice(self, plans: _Plans, batch: int) -> list[dict[str, Any]]:
         """Run a slice; Spark's reports of its batches with records."""
@@ -200,9 +206,7 @@ def _flow(scale: Scale, source: str, out: str) -> Flow:
     size = timedelta(milliseconds=HELD_MS if scale.holds else WINDOW_MS)
     records = flow.read("records", topic)
     if scale.value_bytes:
-        digests = -(-scale.value_bytes // _DIGEST)
-        text = f"concat_ws('', transform(sequence(1, {digests}), i -> sha2(concat(auction_id, '-', i), 512)))"
-        records = records.with_columns(text=text)
+        records = records.with_columns(text=held_text(scale.value_bytes))
     for branch in range(scale.branches):
         found = records.window(Tumbling(size), by="auction_id", name=f"window-{branch}")
         counted = (
@@ -214,10 +218,30 @@ def _flow(scale: Scale, source: str, out: str) -> Flow:
             window = counted.window(Tumbling(size), by="auction_id", name=f"window-{branch}-{level}")
             counted = window.aggregate(n="sum(n)")
         if scale.value_bytes:
-            counted = counted.where("length(text) > 0")
+            counted = counted.where(f"length(text) = {scale.value_bytes}")  # others are then missing
         sampled = counted.where(f"auction_id % {SAMPLE} = 0").select("auction_id", "n", "window_end")
         sampled.write(f"out-{branch}", KafkaTopic(out))
     return flow
+
+
+def held_text(size: int) -> str:
+    """SQL of a text of this many characters, which differs from key to key and does not repeat itself."""
+    digests = -(-size // _DIGEST)
+    text = f"concat_ws('', transform(sequence(1, {digests}), i -> sha2(concat(auction_id, '-', i), 512)))"
+    return f"substring({text}, 1, {size})"
+
+
+def touch_keys(keys: int, records: int, batches: int) -> npt.NDArray[np.int64]:
+    """Keys of the records of batches, each of which touches `TOUCHED` of all keys, or as many as there are.
+
+    The keys of a batch are in order: wherever Spark divides the records of a partition into batches, a batch
+    touches about as many keys.
+    """
+    random = np.random.default_rng(7)
+    touched = min(TOUCHED, keys, records)
+    places = np.arange(records) * touched // records
+    drawn = [np.sort(random.choice(keys, touched, replace=False)) for _ in range(batches)]
+    return np.concatenate([each[places] for each in drawn])
 
 
 def _table(keys: Any, at: Any) -> pa.Table:

@@ -3,7 +3,8 @@
 Every batch has the same number of records, whatever grows. The exponent is the slope of a straight line
 through the logarithms of size and cost: 0 if the cost does not depend on the size, 1 if it is proportional.
 Windows end in each batch, except where keys and state grow: there they are loaded first, and stay open until
-the end. Each query is compiled anew, so its first batches are run and not counted.
+the end, and each batch touches 1,000 of all keys. Each query is compiled anew, so its first batches are run
+and not counted. The sizes take turns, upwards and downwards, since the JVM gets faster while it runs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ import numpy as np
 
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.settings import Settings
-from pipelines.benchmark import Figures, Report
-from tests.benchmarks._scaled_query import Cost, Scale, ScaledQueries
+from pipelines.benchmark import Figures, Report, in_turn
+from tests.benchmarks._scaled_query import TOUCHED, Cost, Scale, ScaledQueries
 
 RECORDS, BATCHES, WARM_UP = 20_000, 8, 2
 MB = 1_000_000
@@ -72,8 +74,14 @@ DIMENSIONS: Mapping[str, tuple[Scale, Dimension]] = {
     "--batches", default=BATCHES, show_default=True, type=click.IntRange(WARM_UP + 1),
     help=f"Batches of each query; the first {WARM_UP} are not counted.",
 )  # fmt: skip
+@click.option(
+    "--rounds", default=2, show_default=True, type=click.IntRange(1),
+    help="Times that each size has its turn, in alternating order.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(names: Sequence[str], points: int, records: int, batches: int, *, as_json: bool) -> None:
+def command(
+    names: Sequence[str], points: int, records: int, batches: int, rounds: int, *, as_json: bool
+) -> None:
     r"""How the cost of a batch grows; with its exponent.
 
     \b
@@ -81,7 +89,7 @@ def command(names: Sequence[str], points: int, records: int, batches: int, *, as
       flowcore bench scale
       flowcore bench scale --dimension keys --points 3 --json
     """
-    found: dict[str, dict[int, Cost]] = {}
+    found: dict[str, dict[int, list[Cost]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
         EmbeddedBroker() as broker,
@@ -92,18 +100,19 @@ def command(names: Sequence[str], points: int, records: int, batches: int, *, as
         with ScaledQueries(settings, Path(folder), records, batches) as queries:
             for name in names or DIMENSIONS:
                 base, dimension = DIMENSIONS[name]
-                found[name] = {
-                    value: queries.run(dimension.scaled(base, value)) for value in dimension.values[:points]
-                }
+                values = dimension.values[:points]
+                runs = (partial(_run, queries, dimension.scaled(base, value)) for value in values)
+                found[name] = dict(zip(values, in_turn(rounds, *runs), strict=True))
     details = {name: _describe(costs) for name, costs in found.items()}
     Report(
         name="scale",
-        workload=f"{batches} batches of {records:,} records, {batches - WARM_UP} counted; windows of "
-        f"built-in functions; but for what grows: {Scale()}; where keys and state grow, all are held",
+        workload=f"{batches} batches of {records:,} records, {batches - WARM_UP} counted; {rounds} rounds; "
+        f"windows of built-in functions; but for what grows: {Scale()}; where keys and state grow, all are "
+        f"held and a batch touches {TOUCHED:,}",
         figures=[
-            Figures(f"{name} {value:,}", "s a batch", cost.batches_s[WARM_UP:])
-            for name, costs in found.items()
-            for value, cost in costs.items()
+            Figures(f"{name} {value:,}", "s a batch", _counted(costs))
+            for name, each in found.items()
+            for value, costs in each.items()
         ],
         ratios={
             f"exponent of {cost} by {name}": exponent
@@ -115,16 +124,24 @@ def command(names: Sequence[str], points: int, records: int, batches: int, *, as
     ).show(as_json=as_json)
 
 
-def _describe(costs: Mapping[int, Cost]) -> dict[str, Any]:
+def _run(queries: ScaledQueries, scale: Scale, _round: int) -> Cost:
+    return queries.run(scale)
+
+
+def _counted(costs: Sequence[Cost]) -> list[float]:
+    """Seconds of all batches but the first ones of each query."""
+    return [batch_s for cost in costs for batch_s in cost.batches_s[WARM_UP:]]
+
+
+def _describe(found: Mapping[int, Sequence[Cost]]) -> dict[str, Any]:
     points = []
-    for value, cost in costs.items():
-        point = {"value": value, "batch_s": statistics.median(cost.batches_s[WARM_UP:])}
-        if cost.held is not None:
-            point |= cost.held.members
-        points.append(point)
+    for value, costs in found.items():
+        held = [cost.held.members for cost in costs if cost.held is not None]
+        medians = {name: statistics.median(each[name] for each in held) for name in (held[0] if held else ())}
+        points.append({"value": value, "batch_s": statistics.median(_counted(costs)), **medians})
     measured = [name for name in points[0] if name != "value"]
     exponents = {
-        name: fit_exponent([*costs], [point[name] for point in points])
+        name: fit_exponent([*found], [point[name] for point in points])
         for name in measured
         if len(points) > 1 and all(point[name] > 0 for point in points)
     }
