@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import duckdb
+import pyarrow as pa
 import pytest
 
+from flowcore.errors import RunError
+from pipelines.auctions import verify
 from tests.benchmarks._answers import count_differences
+from tests.benchmarks.join import check_join
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,18 @@ def test_missing_wrong_and_repeated_rows_count(found: str, different: int) -> No
     """Both directions count, and each copy for itself; order does not."""
     with duckdb.connect() as database:
         assert count_differences(database, "FROM (VALUES (1), (2), (2)) t(n)", found) == different
+
+
+def test_copy_of_a_bid_is_refused_where_delivery_is_exactly_once() -> None:
+    """At least once, a repeated task may write it again."""
+    enriched = pa.Table.from_pylist([{"bid_id": 1, "auction_id": 7, "price": 2.0}], schema=verify.ENRICHED)
+    highest = pa.Table.from_pylist([{"auction_id": 7, "highest": 2.0}], schema=verify.HIGHEST)
+    bid, price = b'{"bid_id":1,"auction_id":7,"price":2.0}', b'{"auction_id":7,"highest":2.0}'
+
+    for once in (False, True):
+        check_join((enriched, highest), [bid], [price], once=once)
+    check_join((enriched, highest), [bid, bid], [price], once=False)
+    with pytest.raises(RunError, match="duplicates=1"):
+        check_join((enriched, highest), [bid, bid], [price], once=True)
+    with pytest.raises(RunError, match="missing=1"):
+        check_join((enriched, highest), [], [price], once=False)
