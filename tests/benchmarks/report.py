@@ -1,6 +1,7 @@
 """A table of all results that `flowcore bench all` has kept, written into a page of docs.
 
-The results of one table are of one commit, one machine and one size.
+The results of one table are of one commit without changes, one machine and one size. Benchmarks without a
+result are listed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import click
 
 from flowcore.errors import ConfigurationError
+from tests.benchmarks._suite import SUITE
 
 PAGE = Path("docs/measurements.md")
 RESULTS = Path(".flowcore/bench")
@@ -47,8 +49,8 @@ def make_table(results: Sequence[Mapping[str, Any]]) -> str:
     """The results as Markdown.
 
     Raises:
-        ConfigurationError: There are none, or they are of several commits, machines or sizes, or of the
-            smallest size.
+        ConfigurationError: There are none, or they are of several commits, machines or sizes, of the smallest
+            size, or of a checkout with changes.
     """
     if not results:
         msg = "there are no results: the table would be empty; run: flowcore bench all"
@@ -63,13 +65,26 @@ def make_table(results: Sequence[Mapping[str, Any]]) -> str:
             )
             raise ConfigurationError(msg)
         about[name] = values[0]
+    if about["commit"].endswith("+"):
+        msg = (
+            f"the results are of commit {about['commit']}, a checkout with changes: nobody could tell which, "
+            "and two of them look like one commit; commit them, and run: flowcore bench all"
+        )
+        raise ConfigurationError(msg)
     if about["size"] == "smallest":
         msg = "the results are of the smallest size: their figures mean nothing; run: flowcore bench all"
         raise ConfigurationError(msg)
+    kept = {each["name"] for each in results}
+    missing = [entry.name for entry in SUITE if entry.name not in kept]
     return "\n".join(
         [
             f"Commit {about['commit']}, {about['machine']}; size: {about['size']}.",
             *([_NOT_FOR_QUOTING] if about["size"] == "quick" else []),
+            *(
+                [f"Without a result, because they failed or were not run: {', '.join(missing)}."]
+                if missing
+                else []
+            ),
             "",
             f"| {' | '.join(_COLUMNS)} |",
             "| --- " * len(_COLUMNS) + "|",

@@ -103,6 +103,21 @@ def test_table_is_of_one_commit_one_machine_and_one_size(report: Any, other: dic
         report.make_table([_result(), other])
 
 
+def test_results_of_a_checkout_with_changes_are_refused(report: Any) -> None:
+    """Two different sets of changes have the same name."""
+    with pytest.raises(ConfigurationError, match=r"abc\+, a checkout with changes"):
+        report.make_table([_result(commit="abc+"), _result("flush", commit="abc+")])
+
+
+def test_benchmarks_without_a_result_are_listed(report: Any) -> None:
+    """A table that leaves out what failed would look complete."""
+    names = [entry.name for entry in SUITE]
+
+    assert "Without a result" not in report.make_table([_result(name) for name in names])
+    table = report.make_table([_result(name) for name in names if name not in {"flush", "peers"}])
+    assert "Without a result, because they failed or were not run: flush, peers." in table
+
+
 def test_quick_figures_are_not_for_quoting(report: Any) -> None:
     """Quick figures are of one round."""
     assert "quote the full size only" in report.make_table([_result(size="quick")])
