@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -15,6 +18,11 @@ from tests.benchmarks._suite import SUITE, Entry, Size
 
 RESULTS = Path(".flowcore/bench")
 _SHOWN_LINES = 20
+_PATIENCE_S = 120.0
+_MAIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's & ignores it
+    "from flowcore.cli.main import main; main()"
+)
 
 
 @click.command()
@@ -33,6 +41,7 @@ def command(*, size: Size | None, names: tuple[str, ...], results: Path) -> None
     if unknown := sorted({*names} - {*known}):
         msg = f"--only {', '.join(unknown)} does not exist; the benchmarks are {', '.join(known)}"
         raise click.UsageError(msg)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     results.mkdir(parents=True, exist_ok=True)
     chosen = [entry for entry in SUITE if not names or entry.name in names]
     failed = [entry.name for entry in chosen if not _run(entry, size or "full", results)]
@@ -47,11 +56,8 @@ def _run(entry: Entry, size: Size, results: Path) -> bool:
     file = results / f"{entry.name}.json"
     file.unlink(missing_ok=True)
     began = time.monotonic()
-    command = [
-        sys.executable, "-c", "from flowcore.cli.main import main; main()",
-        "bench", entry.benchmark, *entry.options(size), "--json",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", _MAIN, "bench", entry.benchmark, *entry.options(size), "--json"]
+    done = run_command(command)
     seconds = round(time.monotonic() - began)
     words = " ".join(["flowcore bench", entry.benchmark, *entry.options(size)])
     report = _report(done.stdout) if done.returncode == 0 else None
@@ -62,6 +68,31 @@ def _run(entry: Entry, size: Size, results: Path) -> bool:
     kept = {"name": entry.name, "size": size, "command": words, "seconds": seconds, "report": report}
     file.write_text(json.dumps(kept, indent=1))
     return True
+
+
+def run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. An interrupt reaches it once, and it has two minutes to clean up.
+
+    It has its own process group: Ctrl-C in a terminal would interrupt it a second time, while it cleans up.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted, and has ended. A second interrupt kills the group.
+    """
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        process_group=0,
+    ) as process:  # fmt: skip
+        try:
+            stdout, stderr = process.communicate()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.communicate(timeout=_PATIENCE_S)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def _report(output: str) -> object:
