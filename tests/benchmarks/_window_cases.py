@@ -96,10 +96,14 @@ def records_of(case: Case, records: int) -> pa.Table:
 
 
 def check(case: Case, sent: Sent, found: pa.Table, who: str) -> None:
-    """Check that every complete window was emitted with the right sum and count; others may be missing.
+    """Check that every complete window was emitted, and nothing else.
+
+    Windows that the watermark may not have passed may be missing. Without late records each window is emitted
+    once. With them the last result of a window counts, and earlier ones have a part of an expected window: a
+    late record may merge two sessions that were emitted. A firing of a window is emitted once.
 
     Raises:
-        RunError: A window is missing or wrong.
+        RunError: A window is missing, wrong, unexpected or there twice.
     """
     records = sent.columns
     at = records["at"].to_numpy()
@@ -108,11 +112,26 @@ def check(case: Case, sent: Sent, found: pa.Table, who: str) -> None:
         database.register("records", records)
         database.register("found", found.append_column("place", pa.array(np.arange(len(found)))))
         database.execute(
-            f"CREATE VIEW expected AS {_SESSIONS if case.windows == 'session' else _aligned(case)}"
+            f"CREATE TABLE expected AS {_SESSIONS if case.windows == 'session' else _aligned(case)}"
         )
-        complete, wrong = database.execute(_COMPARED, [int(last_ms)]).fetchall()[0]
-    if wrong or not complete:
-        msg = f"{case.name}: {wrong:,} of {complete:,} windows of {who} are missing or wrong"
+        database.execute(_FOUND)
+        complete = f"SELECT * FROM expected WHERE end_ms < {last_ms}"  # noqa: S608
+        ((windows,),) = database.execute(f"SELECT count(*) FROM ({complete})").fetchall()  # noqa: S608
+        counted = (
+            {"missing or wrong": f"({complete}) EXCEPT {_LAST}", **_OF_LATE}
+            if case.late
+            else {
+                "missing or wrong": f"({complete}) EXCEPT ALL {_EMITTED}",
+                "unexpected, wrong or repeated": f"{_EMITTED} EXCEPT ALL FROM expected",
+            }
+        )
+        wrong = {
+            what: database.execute(f"SELECT count(*) FROM ({rows})").fetchall()[0][0]  # noqa: S608
+            for what, rows in counted.items()
+        }
+    if any(wrong.values()) or not windows:
+        found_wrong = ", ".join(f"{number:,} {what}" for what, number in wrong.items())
+        msg = f"{case.name}: of {windows:,} windows {who} has {found_wrong}"
         raise RunError(msg)
 
 
@@ -136,13 +155,28 @@ _SESSIONS = """
     )
     GROUP BY auction_id, number
 """
-_COMPARED = """
-    WITH last AS (  -- of a window that was emitted again
-        SELECT auction_id, epoch_ms(window_start) AS first_ms, epoch_ms(window_end) AS end_ms,
-            last(total ORDER BY firing NULLS FIRST, place) AS total,
-            last(n ORDER BY firing NULLS FIRST, place) AS n
-        FROM found GROUP BY ALL
-    )
-    SELECT count(*), coalesce(count_if((last.total, last.n) IS DISTINCT FROM (expected.total, expected.n)), 0)
-    FROM expected LEFT JOIN last USING (auction_id, first_ms, end_ms) WHERE end_ms < ?
+_FOUND = """
+    CREATE TABLE emitted AS
+    SELECT auction_id, epoch_ms(window_start) AS first_ms, epoch_ms(window_end) AS end_ms, total, n,
+        firing, place
+    FROM found
 """
+_EMITTED = "(SELECT auction_id, first_ms, end_ms, total, n FROM emitted)"
+_LAST = """(
+    SELECT auction_id, first_ms, end_ms,
+        last(total ORDER BY firing NULLS FIRST, place), last(n ORDER BY firing NULLS FIRST, place)
+    FROM emitted GROUP BY auction_id, first_ms, end_ms
+)"""
+_OF_LATE = {
+    "of no expected window, or with more than it": """
+        FROM emitted ASOF LEFT JOIN expected
+        ON emitted.auction_id = expected.auction_id AND emitted.first_ms >= expected.first_ms
+        WHERE (
+            emitted.end_ms <= expected.end_ms AND emitted.n <= expected.n AND emitted.total <= expected.total
+        ) IS NOT TRUE
+    """,
+    "repeated": """
+        SELECT 1 FROM emitted WHERE firing IS NOT NULL
+        GROUP BY auction_id, first_ms, end_ms, firing HAVING count(*) > 1
+    """,
+}
