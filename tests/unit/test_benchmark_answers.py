@@ -9,6 +9,7 @@ import pytest
 from flowcore.errors import RunError
 from pipelines.auctions import verify
 from tests.benchmarks._answers import count_differences
+from tests.benchmarks.held_state import COUNTS, check_counts
 from tests.benchmarks.join import check_join
 
 
@@ -42,3 +43,19 @@ def test_copy_of_a_bid_is_refused_where_delivery_is_exactly_once() -> None:
         check_join((enriched, highest), [bid, bid], [price], once=True)
     with pytest.raises(RunError, match="missing=1"):
         check_join((enriched, highest), [], [price], once=False)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[(0, 2), (1, 2)], [(0, 2), (1, 2), (2, 1)], [(0, 2), (1, 2), (1, 2)], [(0, 2), (1, 2), (3, 2)]],
+    ids=["missing", "wrong", "repeated", "other"],
+)
+def test_each_held_key_is_demanded_once_with_its_count(rows: list[tuple[int, int]]) -> None:
+    """As many rows as keys may be the wrong rows."""
+
+    def table(rows: list[tuple[int, int]]) -> pa.Table:
+        return pa.table(dict(zip(COUNTS.names, map(list, zip(*rows, strict=True)), strict=True)), COUNTS)
+
+    check_counts(table([(2, 2), (0, 2), (1, 2)]), 3)
+    with pytest.raises(RunError, match="3 keys were held"):
+        check_counts(table(rows), 3)
