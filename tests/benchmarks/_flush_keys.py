@@ -2,15 +2,19 @@
 
 A Python function emits ten million records with as many keys, and then newer ones for a fifth of the keys.
 Key groups buffer them for an interval that never ends, so all keys are buffered at once unless a buffer in
-memory is full. `_process_memory` samples memory.
+memory is full. `_process_memory` samples memory. Each run is a session of its own. Sessions share the JVM,
+whose memory does not shrink, so the memory of the JVM is that of all runs so far.
 """
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,7 @@ from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from pipelines.auctions.readers import read_rows
-from pipelines.benchmark import Figures, Report
+from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark import feed
 from tests.benchmarks._process_memory import ProcessMemory
 
@@ -38,16 +42,21 @@ SCHEMA = "auction_id BIGINT, price BIGINT"
 COLUMNS = pa.schema({"auction_id": pa.int64(), "price": pa.int64()})
 NEWER = 5
 """One in this many keys gets a second record."""
-_ROWS = 100_000
+CONTENDERS = {"state store": False, "memory only": True}
+_ROWS, _WARM_UP_KEYS = 100_000, 50_000
 Prices = npt.NDArray[np.int64]
 
 
-def measure(folder: Path, servers: str, keys: int) -> Report:
-    """Run the same flow with both values of ``execution.flush.memory-buffer-only``."""
-    ensure_topics(servers, {"in": PARTITIONS})
-    feed.feed(servers, "in", _records(keys))
-    figures: list[Figures] = []
-    for name, memory_only in (("state store", False), ("memory only", True)):
+def measure(folder: Path, servers: str, keys: int, rounds: int) -> Report:
+    """Run the same flow with both values of ``execution.flush.memory-buffer-only``, after a warm-up."""
+    sources = {"warm": min(keys, _WARM_UP_KEYS), "in": keys}
+    ensure_topics(servers, dict.fromkeys(sources, PARTITIONS))
+    for source, count in sources.items():
+        feed.feed(servers, source, _records(count))
+    numbers = itertools.count()
+
+    def run(source: str, memory_only: bool, _round: int) -> _Run:
+        name = f"{source}-{next(numbers)}"
         settings = Settings.of(
             {
                 "kafka.bootstrap.servers": servers,
@@ -57,12 +66,19 @@ def measure(folder: Path, servers: str, keys: int) -> Report:
                 "spark.driver.memory": HEAP,
             }
         )
-        run = _run(settings, f"out-{memory_only}".lower(), keys)
+        done = _run(settings, source, f"out-{name}", sources[source])
+        shutil.rmtree(settings.state_dir, ignore_errors=True)
+        return done
+
+    in_turn(1, *(partial(run, "warm", each) for each in CONTENDERS.values()))
+    found = in_turn(rounds, *(partial(run, "in", each) for each in CONTENDERS.values()))
+    figures: list[Figures] = []
+    for name, runs in zip(CONTENDERS, found, strict=True):
         figures += [
-            Figures(name, "records/s", [run.records / run.seconds]),
-            Figures(f"{name} output", "records", [run.outputs]),
-            Figures(f"{name} JVM", "MiB at most", [max(run.memory.jvm_kib) / 1024]),
-            Figures(f"{name} workers", "MiB at most", [max(run.memory.workers_kib) / 1024]),
+            Figures(name, "records/s", [each.records / each.seconds for each in runs]),
+            Figures(f"{name} output", "records", [each.outputs for each in runs]),
+            Figures(f"{name} JVM", "MiB at most", [max(each.memory.jvm_kib) / 1024 for each in runs]),
+            Figures(f"{name} workers", "MiB at most", [max(each.memory.workers_kib) / 1024 for each in runs]),
         ]
     return Report(
         name="flush",
@@ -83,9 +99,9 @@ class _Run:
     memory: ProcessMemory
 
 
-def _run(settings: Settings, out: str, keys: int) -> _Run:
+def _run(settings: Settings, source: str, out: str, keys: int) -> _Run:
     flow = Flow("bench-keys")
-    bids = flow.read("bids", KafkaTopic("in", schema=SCHEMA))
+    bids = flow.read("bids", KafkaTopic(source, schema=SCHEMA))
     latest = bids.map(_latest(), schema=SCHEMA, key="auction_id", flush=timedelta(days=1), name="latest")
     latest.write("tops", KafkaTopic(out, partitions=PARTITIONS))
     plan = plan_flow(flow, "slice", settings)
