@@ -68,9 +68,9 @@ SUITE = (
     Entry(
         "windows",
         "windows",
-        always="--case tumbling-10000",
-        quick="--records 99000 --per-key-records 2000 --rounds 1",
-        smallest="--records 20000 --per-key-records 2000 --rounds 1",
+        quick="--case tumbling-10000 --records 99000 --per-key-records 2000 --rounds 1",
+        smallest="--case tumbling-10000 --case session-10000-late --records 20000 --per-key-records 2000 "
+        "--rounds 1",
     ),
     Entry(
         "stream-joins",
@@ -84,7 +84,20 @@ SUITE = (
         quick="--records 50000 --keys 1000 --small 10000 --large 50000 --rounds 1",
         smallest="--records 20000 --keys 1000 --small 10000 --large 20000 --rounds 1",
     ),
-    Entry("chain", "chain", quick="--orders 10000 --rounds 3", smallest="--orders 1000 --rounds 1"),
+    Entry(
+        "flush-keys",
+        "flush",
+        always="--case keys",
+        quick="--keys 200000 --rounds 1",
+        smallest="--keys 20000 --rounds 1",
+    ),
+    Entry(
+        "chain",
+        "chain",
+        always="--spark",
+        quick="--orders 10000 --rounds 3",
+        smallest="--orders 1000 --rounds 1",
+    ),
     Entry(
         "exchanges",
         "chain",
@@ -115,14 +128,15 @@ SUITE = (
     Entry(
         "held-state",
         "held-state",
-        quick="--keys 50000 --batches 10 --key-groups 16",
-        smallest="--keys 5000 --batches 4 --key-groups 8",
+        quick="--keys 50000 --batches 10 --key-groups 16 --rounds 1",
+        smallest="--keys 5000 --batches 4 --key-groups 8 --rounds 1",
     ),
     Entry(
         "scale",
         "scale",
-        quick="--points 2 --records 5000 --batches 4 --dimension keys --dimension branches",
-        smallest="--points 1 --records 1000 --batches 3 --dimension keys --dimension depth",
+        quick="--points 2 --records 5000 --batches 4 --rounds 1 --dimension keys --dimension branches",
+        smallest="--points 1 --records 1000 --batches 3 --rounds 1 --dimension keys --dimension state-mb "
+        "--dimension depth",
     ),
     Entry(
         "waiting", "waiting", quick="--records 5000 --pending 1000", smallest="--records 2000 --pending 500"

@@ -62,6 +62,14 @@ def test_full_figures_are_of_three_rounds_or_more(entry: Entry) -> None:
             assert int(chosen) >= 3, f"{option} {chosen}"
 
 
+def test_full_size_has_all_cases_of_windows() -> None:
+    """`ratio_to_native` is the worst of all cases."""
+    (windows,) = [entry for entry in SUITE if entry.name == "windows"]
+
+    assert "--case" in windows.options("quick")
+    assert "--case" not in windows.options("full")
+
+
 def _result(name: str = "join", size: str = "full", **about: Any) -> dict[str, Any]:
     figures = {
         "flowcore": Figures(
