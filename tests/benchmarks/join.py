@@ -13,7 +13,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -38,9 +38,9 @@ from pipelines.auctions.flow import LIVE_BID, flow
 from pipelines.auctions.readers import read_values
 from pipelines.benchmark import Report
 from pipelines.nexmark import feed, generator, history
-from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
+from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context, read_from
 from tests.benchmarks._delivery import check_counts, count_bids, delete_ledgers, deliver_exactly_once
-from tests.benchmarks._rounds import run_rounds
+from tests.benchmarks._rounds import parts_of, ratio_by_slope, run_rates
 
 COORDINATES = "partition", "offset"
 COUNTS = "counts"
@@ -79,68 +79,66 @@ def _measure(
 ) -> Report:
     history.write_history(CONFIG, history_events, folder / "history")
     outputs = [ENRICHED, HIGHEST, "rival-enriched", "rival-highest"]
-    ensure_topics(servers, dict.fromkeys([BIDS, COUNTS, *outputs], PARTITIONS))
-    batches = list(generator.live_batches(CONFIG, history_events, bids))
-    feed.feed(servers, BIDS, batches)
-    sent = pa.concat_tables(batches)
-    expected = verify.expected_enriched(folder / "history", sent), verify.expected_highest(sent)
-    joined, joined_once = (partial(check_join, expected, once=once) for once in (False, True))
-    counts = partial(check_counts, sent)
+    ensure_topics(servers, dict.fromkeys([COUNTS, *outputs], PARTITIONS))
+    sent = {count: _send(servers, folder, history_events, count) for count in parts_of(bids)}
     settings = Settings.of(
         {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / "state"}
     )
-    plan = plan_flow(flow, "slice", settings)
+    plan = plan_flow(read_from(sent[bids].topic), "slice", settings)
     with open_context(plan, settings) as context:
         run_plan(replace(plan, live=None), context)
         states = (folder / f"state-{number}" for number in itertools.count())
         rival_session = live_session(context.spark, settings)
 
-        def ours(_round: int, *, plan: Plan) -> float:
+        def ours(count: int, *, once: bool) -> float:
+            declared = read_from(sent[count].topic)
+            plan = plan_flow(deliver_exactly_once(declared) if once else declared, "slice", settings)
             fresh = fresh_context(context, next(states))
             delete_ledgers(servers, plan)
-            check = joined_once if any(query.exactly_once for query in plan.live_queries) else joined
-            return bids / _timed(servers, outputs[:2], check, lambda: _run_ours(plan, fresh))
+            check = partial(check_join, sent[count].expected, once=once)
+            return _timed(servers, outputs[:2], check, lambda: _run_ours(plan, fresh))
 
-        def counted(_round: int, *, plan: Plan) -> float:
+        def counted(count: int, *, once: bool) -> float:
+            declared = count_bids(sent[count].topic, COUNTS)
+            plan = plan_flow(deliver_exactly_once(declared) if once else declared, "slice", settings)
             fresh = Context(context.spark, replace(settings, state_dir=next(states)), plan.flow)
             delete_ledgers(servers, plan)
-            return bids / _timed(servers, [COUNTS], counts, lambda: _run_ours(plan, fresh))
+            check = partial(check_counts, sent[count].bids)
+            return _timed(servers, [COUNTS], check, lambda: _run_ours(plan, fresh))
 
-        def rival(_round: int, *, ids: bool) -> float:
-            work = partial(_run_rival, rival_session, settings, next(states), ids=ids)
-            return bids / _timed(servers, outputs[2:], joined, work)
+        def rival(count: int, *, ids: bool) -> float:
+            work = partial(_run_rival, rival_session, settings, next(states), sent[count].topic, ids=ids)
+            check = partial(check_join, sent[count].expected, once=False)
+            return _timed(servers, outputs[2:], check, work)
 
         contenders: dict[str, Callable[[int], float]]
         if delivery:
-            of_counts = count_bids(BIDS, COUNTS)
-            once, counts_once = (
-                plan_flow(deliver_exactly_once(each), "slice", settings) for each in (flow, of_counts)
-            )
             contenders = {
-                "at least once": partial(ours, plan=plan),
-                "exactly once": partial(ours, plan=once),
-                "counts, at least once": partial(counted, plan=plan_flow(of_counts, "slice", settings)),
-                "counts, exactly once": partial(counted, plan=counts_once),
+                "at least once": partial(ours, once=False),
+                "exactly once": partial(ours, once=True),
+                "counts, at least once": partial(counted, once=False),
+                "counts, exactly once": partial(counted, once=True),
+            }
+            compared = {
+                "ratio_exactly_once": ("exactly once", "at least once"),
+                "ratio_exactly_once_of_counts": ("counts, exactly once", "counts, at least once"),
             }
         else:
             contenders = {
-                "flowcore": partial(ours, plan=plan),
+                "flowcore": partial(ours, once=False),
                 "by hand": partial(rival, ids=True),
                 "by hand, bare": partial(rival, ids=False),
             }
-        figures = run_rounds(rounds, contenders, "bids/s")
-    medians = {figure.name: figure.median for figure in figures}
-    if delivery:
-        ratios = {
-            "ratio_exactly_once": medians["exactly once"] / medians["at least once"],
-            "ratio_exactly_once_of_counts": medians["counts, exactly once"]
-            / medians["counts, at least once"],
-        }
-    else:
-        ratios = {
-            "ratio": medians["flowcore"] / medians["by hand"],
-            "ratio_without_ids": medians["flowcore"] / medians["by hand, bare"],
-        }
+            compared = {
+                "ratio": ("flowcore", "by hand"),
+                "ratio_without_ids": ("flowcore", "by hand, bare"),
+            }
+        figures = run_rates(rounds, contenders, bids, "bids/s")
+    rates = {figure.name: figure for figure in figures}
+    ratios: dict[str, float] = {}
+    for name, (one, other) in compared.items():
+        ratios |= {name: rates[one].median / rates[other].median}
+        ratios |= ratio_by_slope(name, rates[one], rates[other])
     counted_too = "; counts of 100 keys in windows of 10 s" if delivery else ""
     return Report(
         name="join",
@@ -152,17 +150,36 @@ def _measure(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Bids in a topic, and the enriched bids and the highest prices that must become of them."""
+
+    topic: str
+    bids: pa.Table
+    expected: tuple[pa.Table, pa.Table]
+
+
+def _send(servers: str, folder: Path, history_events: int, count: int) -> _Sent:
+    topic, batches = f"{BIDS}-{count}", list(generator.live_batches(CONFIG, history_events, count))
+    ensure_topics(servers, {topic: PARTITIONS})
+    feed.feed(servers, topic, batches)
+    bids = pa.concat_tables(batches)
+    return _Sent(
+        topic, bids, (verify.expected_enriched(folder / "history", bids), verify.expected_highest(bids))
+    )
+
+
 def _run_ours(plan: Plan, context: Context) -> None:
     with LiveRun(plan, context) as run:
         run.wait()
 
 
-def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, ids: bool) -> None:
+def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, bids: str, *, ids: bool) -> None:
     """The job as an experienced engineer writes it: tuned clients, broadcast join, two queries at once."""
     manifest = results_of(Context(spark, settings, flow.name)).require("catalog")
     root = settings.state_dir / flow.name / "results" / "catalog" / manifest.version / "catalog"
     catalog = F.broadcast(spark.read.parquet(str(root)))
-    source = {"kafka.bootstrap.servers": settings.bootstrap_servers, "subscribe": BIDS}
+    source = {"kafka.bootstrap.servers": settings.bootstrap_servers, "subscribe": bids}
     records = (
         spark.readStream.format("kafka")
         .options(**source, **TUNED_READ, startingOffsets="earliest")
@@ -172,7 +189,7 @@ def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, id
     joined = records.select("bid.*", *COORDINATES).join(catalog, "auction_id", "left")
     columns = "bid_id", "auction_id", "bidder", "price", "category", "seller", "sold", "ratio", "sent_us"
     enriched = joined.withColumn("ratio", F.col("price") / F.col("median"))
-    topic = identify_topics(str(settings.bootstrap_servers), [BIDS])[BIDS]
+    topic = identify_topics(str(settings.bootstrap_servers), [bids])[bids]
     of_topic = topic.id if topic else ""
     highest = joined.groupBy("auction_id").agg(F.max("price").alias("highest"), F.count("*").alias("bids"))
 
