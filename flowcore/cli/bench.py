@@ -1,6 +1,7 @@
 """`flowcore bench`: the benchmarks of a checkout. Each is a module in tests/benchmarks."""
 
 import importlib.util
+import signal
 import sys
 from pathlib import Path
 
@@ -53,3 +54,4 @@ def bench() -> None:
       flowcore bench join
       flowcore bench join --bids 200000 --rounds 1 --json
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a benchmark has started ends too

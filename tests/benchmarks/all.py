@@ -41,7 +41,6 @@ def command(*, size: Size | None, names: tuple[str, ...], results: Path) -> None
     if unknown := sorted({*names} - {*known}):
         msg = f"--only {', '.join(unknown)} does not exist; the benchmarks are {', '.join(known)}"
         raise click.UsageError(msg)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     results.mkdir(parents=True, exist_ok=True)
     chosen = [entry for entry in SUITE if not names or entry.name in names]
     failed = [entry.name for entry in chosen if not _run(entry, size or "full", results)]

@@ -97,7 +97,6 @@ class Trial:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, keep: bool, as_json: bool, **given: Any) -> None:
     """Run the flow under Dagster through kills, an outage and refreshes, and verify every record."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="flowcore-endurance-"))
     click.echo(f"folder: {folder}", err=True)
     found = _endure(folder, Trial(**given))

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -83,7 +82,6 @@ def command(
     if lists:
         _show_scenarios(chosen)
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the drivers end too
     outcomes: list[Outcome] = []
     numbers = range(first_seed, first_seed + seeds)
 

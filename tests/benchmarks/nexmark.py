@@ -14,7 +14,6 @@ engine's JVM and all processes below it.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -108,7 +107,6 @@ def command(
         )
         servers = closing.enter_context(EmbeddedBroker()).bootstrap_servers
         if kills:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # the drivers end too
             killing = Killing(servers, folder, feed_events(servers, NexmarkConfig(), events), kills, seed)
             sys.exit(0 if killing.report(names or QUERIES, as_json=as_json) else 1)
         settings = Settings.of(
