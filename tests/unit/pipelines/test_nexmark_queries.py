@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ import pipelines.nexmark
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from pipelines.nexmark.answers import QUERIES, check_folder, compare_answer, load_query
+from tests.benchmarks._pyflink.rival import query_text
 
 FOLDER = Path(pipelines.nexmark.__file__).parent
 SHORT = {"q5": 15, "q7": 15}
@@ -122,3 +124,21 @@ def test_only_files_of_committed_batches_count(tmp_path: Path) -> None:
     (log / "1").write_text(f"v1\n{first}\n{second}")
     answer = check_folder("q10", {"bid": bids}, tmp_path)
     assert (answer.right, answer.rows) == (True, 3)
+
+
+def test_q4_for_flink_asks_for_the_same_averages() -> None:
+    """Flink's mean of integers is an integer, so its text casts; a bid after the end does not count."""
+    auctions = pa.table(
+        {"id": [1, 2, 3, 4], "category": [10, 10, 11, 12], "date_time": [0, 0, 0, 0], "expires": [9, 9, 9, 9]}
+    )
+    bids = pa.table({"auction": [1, 1, 2, 3, 3], "price": [3, 5, 8, 7, 100], "date_time": [0, 9, 4, 5, 10]})
+    text = query_text("q4") or ""
+    with duckdb.connect() as database:
+        database.register("auction", auctions)
+        database.register("bid", bids)
+        found = database.sql(text).to_arrow_table().to_pylist()
+
+    results = [(str(number).encode(), json.dumps(row).encode()) for number, row in enumerate(found)]
+    assert compare_answer("q4", {"auction": auctions, "bid": bids}, [results]).right
+    assert {row["category"]: row["price"] for row in found} == {10: 6.5, 11: 7}
+    assert "avg(CAST(final AS DOUBLE))" in text
