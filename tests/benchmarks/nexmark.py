@@ -27,11 +27,10 @@ from typing import Any
 
 import click
 from confluent_kafka import Message
-from confluent_kafka.admin import AdminClient
 
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
-from flowcore.kafka.topics import end_offsets, ensure_topics, partition_counts
+from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
@@ -55,11 +54,11 @@ from tests.benchmarks._nexmark_kills import Killing
 from tests.benchmarks._process_cost import ProcessCost, spark_pid
 from tests.benchmarks._pyflink.rival import PyFlink, query_text
 from tests.benchmarks._rounds import parts_of
+from tests.benchmarks._topics import delete_topics
 
 BATCH = 500_000
 BIDS_ONLY = 2_173_916  # events of all kinds, of which 2,000,000 are bids
 _WINDOWS_END_S = 60.0
-_DELETED_S = 30.0
 _CORES = os.cpu_count() or 1
 
 
@@ -158,16 +157,17 @@ def _report(few: Mapping[str, Runs], many: Mapping[str, Runs], tables: Tables, r
         for who, runs in contenders.items()
     ]  # fmt: skip
     events = sum(map(len, tables.values()))
+    queries = {name: _details(few.get(name, {}), runs) for name, runs in many.items()}
     also = " of both" if rival else ""
     return Report(
         name="nexmark",
         workload=f"{events:,} events ({tables['bid'].num_rows:,} bids) in topics of {PARTITIONS} partitions, "
         f"slices with batches of {BATCH:,}; before it the same with a quarter of the events",
         figures=figures,
-        ratios={},
+        ratios={f"{name}_ratio": each["ratio"] for name, each in queries.items() if "ratio" in each},
         verified=f"every result of every round{also} against DuckDB over the same events, those of flowcore "
         "each written once",
-        details={"queries": {name: _details(few.get(name, {}), runs) for name, runs in many.items()}},
+        details={"queries": queries},
     )
 
 
@@ -214,16 +214,7 @@ class _Bench:
 
     def _feed(self, events: int) -> None:
         """Let the topics have these events only."""
-        names = [topic.name for topic in (PERSONS, AUCTIONS, BIDS)]
-        client = AdminClient({"bootstrap.servers": self.servers})
-        for deleted in client.delete_topics(names).values():
-            deleted.result(_DELETED_S)
-        end = time.monotonic() + _DELETED_S
-        while any(count is not None for count in partition_counts(self.servers, names).values()):
-            if time.monotonic() > end:
-                msg = f"topics {', '.join(names)} are still there {_DELETED_S:.0f} s after their deletion"
-                raise RunError(msg)
-            time.sleep(0.1)
+        delete_topics(self.servers, [topic.name for topic in (PERSONS, AUCTIONS, BIDS)])
         self.tables = feed_events(self.servers, NexmarkConfig(), events)
 
     def measure(self, name: str, rounds: int) -> Runs:

@@ -7,12 +7,14 @@ import time
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipelines.benchmark import Figures, slope
 from tests.benchmarks import _rounds
 from tests.benchmarks._delays import summarize_delays
 from tests.benchmarks._process_cost import ProcessCost
+from tests.benchmarks.nexmark import OURS, RIVAL, _report, _Run
 from tests.benchmarks.scale import fit_exponent
 
 
@@ -116,3 +118,13 @@ def test_delays_have_slow_seconds_of_sending_and_the_longest_pause() -> None:
 def test_the_exponent_says_how_cost_grows_with_size(costs: list[float], exponent: float) -> None:
     """0 if it does not depend on it, 1 if it is proportional."""
     assert fit_exponent([10, 100, 1000], costs) == pytest.approx(exponent)
+
+
+def test_nexmark_reports_the_ratio_of_each_query_with_a_rival() -> None:
+    """Text and table show it too, and not only a member of the details."""
+    slow, fast = ([_Run(100, seconds, peak_mb=1, cpu_s=1)] for seconds in (4, 2))
+    events = {"bid": pa.table({"auction": [1]})}
+
+    report = _report({}, {"q4": {OURS: slow, RIVAL: fast}, "q6": {OURS: slow}}, events, "pyflink")
+
+    assert report.ratios == {"q4_ratio": 0.5}
