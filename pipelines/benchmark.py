@@ -97,6 +97,7 @@ class Report:
         ratios: Named ratios of medians, flowcore's over the rival's.
         verified: What was verified of the results.
         details: Further members of the JSON object.
+        notes: What a reader must know of the figures, such as which contender has none.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Report:
     ratios: Mapping[str, float]
     verified: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     machine: str = field(default_factory=this_machine)
     commit: str = field(default_factory=this_commit)
 
@@ -115,7 +117,7 @@ class Report:
             about = {
                 name: getattr(self, name) for name in ("name", "workload", "verified", "machine", "commit")
             }
-            names = {"ratios": list(self.ratios)}
+            names = {"notes": list(self.notes), "ratios": list(self.ratios)}
             click.echo(json.dumps({**about, "figures": figures, **names, **self.ratios, **self.details}))
             return
         click.echo(f"{self.name}: {self.workload}\nmachine: {self.machine}\ncommit: {self.commit}")
@@ -127,6 +129,8 @@ class Report:
             click.echo(f"  {f.name:<16} {_shown(f.median):>12} {f.unit}   (rounds: {rounds}{''.join(also)})")
         for name, value in self.ratios.items():
             click.echo(f"  {name} = {value:.3f}")
+        for note in self.notes:
+            click.echo(f"note: {note}")
         click.echo(f"verified: {self.verified}")
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.auctions.readers import latencies_ms
 from pipelines.benchmark import Figures
 
-__all__ = ["Delays", "figures_of_delays", "summarize_delays"]
+__all__ = ["Delays", "figures_of_delays", "select_sent", "summarize_delays"]
 
 _PAUSE_MS = 100.0
 """A second with a delay over this is slow."""
@@ -47,6 +48,23 @@ def summarize_delays(delays_ms: npt.NDArray[np.float64], received_us: npt.NDArra
         slow_seconds=len(np.unique(sent_s[delays_ms > _PAUSE_MS])),
         longest_pause_ms=float(pauses_us.max(initial=0)) / 1_000,
     )  # fmt: skip
+
+
+def select_sent(
+    received: Sequence[tuple[int, bytes]], from_us: int, until_us: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """The delay and the time of receipt of each result of a record that was sent in a period.
+
+    Args:
+        received: Time of receipt and value of each result, whenever it was received.
+        from_us: Begin of the period, in microseconds since the epoch.
+        until_us: Its end, which is not in it.
+    """
+    delays_ms = latencies_ms(received)
+    received_us = np.array([time_us for time_us, _ in received], dtype=np.int64)
+    sent_us = np.rint(received_us - delays_ms * 1_000)
+    wanted = (sent_us >= from_us) & (sent_us < until_us)
+    return delays_ms[wanted], received_us[wanted]
 
 
 def figures_of_delays(name: str, runs: Sequence[Delays]) -> list[Figures]:

@@ -9,7 +9,7 @@ the additional seconds.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,10 +17,11 @@ from typing import Any
 
 import click
 
-from flowcore.errors import RunError
+from flowcore.errors import InstallationError, RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from pipelines.benchmark import Figures, Report, in_turn, slope
 from tests.benchmarks._peers.contenders import CONTENDERS, OURS, RIVALS
+from tests.benchmarks._peers.processes import require_ss
 from tests.benchmarks._peers.runs import CHECKPOINT_S, LIVE_CHECKPOINT_S, RATE, Latency, Site, Throughput
 from tests.benchmarks._peers.workloads import PARTITIONS, WORKLOADS
 
@@ -33,12 +34,15 @@ class Runs:
 
     Attributes:
         few: Runs over fewer records.
+        failure: Why one of its runs failed.
+        absence: Why it takes no part: nobody asked for it by name, and it cannot.
     """
 
     many: list[Throughput] = field(default_factory=list)
     few: list[Throughput] = field(default_factory=list)
     live: list[Latency] = field(default_factory=list)
     failure: str | None = None
+    absence: str | None = None
 
 
 Found = Mapping[str, Mapping[str, Runs]]
@@ -69,28 +73,39 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Other engines beside flowcore: throughput, start, latency, memory; every answer verified."""
+    """Other engines beside flowcore: throughput, start, latency, memory; every answer verified.
+
+    The exit code is 1 if flowcore or a rival that takes part fails.
+    """
     names = tuple(WORKLOADS) if not workloads or "all" in workloads else workloads
+    require_ss()
     with (
         tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
         EmbeddedBroker() as broker,
     ):
-        bench = _Bench(Site(broker.bootstrap_servers, Path(folder)), records, warm_up, seconds)
+        bench = _Bench(Site(broker.bootstrap_servers, Path(folder)), records, warm_up, seconds, {*rivals})
         found = {name: bench.measure(name, (OURS, *(rivals or RIVALS)), rounds) for name in names}
     _report(found, records, seconds).show(as_json=as_json)
-    if any(runs[OURS].failure for runs in found.values()):
-        msg = "flowcore failed, or its results are wrong: see the report"
+    if failed := _failures(found):
+        msg = f"failed, or with wrong results: {', '.join(failed)}; see the report"
         raise RunError(msg)
 
 
 class _Bench:
-    def __init__(self, site: Site, records: int, warm_up_s: float, measured_s: float) -> None:
+    def __init__(
+        self, site: Site, records: int, warm_up_s: float, measured_s: float, asked: Collection[str]
+    ) -> None:
         self.site, self.records = site, records
         self.warm_up_s, self.measured_s = warm_up_s, measured_s
+        self.asked = asked
 
     def measure(self, workload: str, names: Sequence[str], rounds: int) -> dict[str, Runs]:
         """Run each contender in turn; one that has failed is left out from then on."""
-        found = {name: Runs() for name in names}
+        found = {
+            name: Runs(absence=None if name in {OURS, *self.asked} else _absence(workload, name))
+            for name in names
+        }
+        present = [name for name, runs in found.items() if runs.absence is None]
 
         def contender(name: str, counted: bool) -> Callable[[int], float]:
             def run(_round: int) -> float:
@@ -105,7 +120,8 @@ class _Bench:
             return run
 
         for counted, times in ((False, 1), (True, rounds)):
-            in_turn(times, *(contender(name, counted) for name in names))
+            in_turn(times, *(contender(name, counted) for name in present))
+        self.site.forget_records()
         return found
 
     def _run(self, workload: str, name: str, runs: Runs, *, counted: bool) -> None:
@@ -124,12 +140,34 @@ class _Bench:
             click.echo(f"{workload} {name}: {one}", err=True)
 
 
+def _absence(workload: str, name: str) -> str | None:
+    """Why a rival that nobody asked for by name takes no part; None if it does."""
+    contender = CONTENDERS[name]
+    if workload in contender.wrong:
+        return f"its results are known to be wrong: {contender.wrong[workload]}"
+    try:
+        contender.install()
+    except InstallationError as error:
+        return str(error)
+    return None
+
+
+def _failures(found: Found) -> dict[str, str]:
+    """Why runs failed, by workload and contender."""
+    return {
+        f"{workload} {name}": runs.failure
+        for workload, of in found.items()
+        for name, runs in of.items()
+        if runs.failure is not None
+    }
+
+
 def _report(found: Found, records: int, seconds: float) -> Report:
     details = {
         workload: {name: _summary(runs) for name, runs in of.items()} for workload, of in found.items()
     }
     worst = {workload: _worst_ratio(workload, of) for workload, of in details.items()}
-    ratios = {f"{workload}_worst_ratio": ratio for workload, ratio in worst.items() if ratio is not None}
+    ratios = {f"{workload}_worst_ratio": ratio for workload, (ratio, _) in worst.items() if ratio is not None}
     return Report(
         name="peers",
         workload=f"{records:,} records in topics of {PARTITIONS} partitions, a checkpoint each "
@@ -143,19 +181,40 @@ def _report(found: Found, records: int, seconds: float) -> Report:
             for figure in _figures(workload, name, runs)
         ],
         ratios=ratios,
-        verified="every result of every run, against DuckDB over the same records: none is missing, wrong or "
-        "repeated",
+        verified=_verified(found),
         details={
             "workloads": {
-                workload: {**of, "worst_ratio": worst[workload]} for workload, of in details.items()
+                workload: {**of, "worst_ratio": worst[workload][0], "no_ratio_because": worst[workload][1]}
+                for workload, of in details.items()
             },
             "settings": {name: CONTENDERS[name].settings for of in found.values() for name in of},
         },
+        notes=[
+            *(f"{who} FAILED, so it has no figures: {why}" for who, why in _failures(found).items()),
+            *(
+                f"{workload} {name} takes no part: {runs.absence}"
+                for workload, of in found.items()
+                for name, runs in of.items()
+                if runs.absence is not None
+            ),
+            *(f"{workload} has no worst ratio: {why}" for workload, (_, why) in worst.items() if why),
+        ],
+    )
+
+
+def _verified(found: Found) -> str:
+    """What was verified, and who failed."""
+    failed = _failures(found)
+    return (
+        "every result of every run that has figures, against DuckDB over the same records: none is missing, "
+        f"wrong or repeated{'; FAILED: ' if failed else ''}{', '.join(failed)}"
     )
 
 
 def _figures(workload: str, name: str, runs: Runs) -> list[Figures]:
     label = f"{workload} {name}"
+    if runs.failure is not None:  # rounds before the failure would look like a whole result
+        return []
     if runs.many:
         return [
             Figures(
@@ -190,8 +249,13 @@ _NONE: Mapping[str, Any] = dict.fromkeys(
 )  # fmt: skip
 
 
-def _summary(runs: Runs) -> dict[str, Any]:
-    """What the JSON object says of a contender; what its workload does not measure is null."""
+def _summary(runs: Runs) -> dict[str, Any] | None:
+    """What the JSON object says of a contender; what its workload does not measure is null.
+
+    A contender that takes no part is null itself.
+    """
+    if runs.absence is not None:
+        return None
     if runs.failure is not None:
         return {**_NONE, "right": False, "failure": runs.failure}
     every: Sequence[Throughput | Latency] = runs.many or runs.live
@@ -222,13 +286,22 @@ def _slope(runs: Runs) -> float | None:
     return slope(few, many)
 
 
-def _worst_ratio(workload: str, of: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Our figure over that of the best peer; of latency, the peer's over ours, the worse of p50 and p99."""
-    peers = [each for name, each in of.items() if name != OURS and each["right"]]
-    ours = of[OURS]
-    if not peers or not ours["right"]:
-        return None
+def _worst_ratio(
+    workload: str, of: Mapping[str, Mapping[str, Any] | None]
+) -> tuple[float | None, str | None]:
+    """Our figure over that of the best peer; of latency, the peer's over ours, the worse of p50 and p99.
+
+    There is none, and the reason, if a contender failed: it could have been the best.
+    """
+    present = {name: each for name, each in of.items() if each is not None}
+    if failed := [name for name, each in present.items() if not each["right"]]:
+        return None, f"{', '.join(failed)} failed"
+    ours = present.pop(OURS)
+    if not present:
+        return None, "no rival takes part"
+    peers = present.values()
     if workload == LATENCY:
-        return float(min(min(peer[name] for peer in peers) / ours[name] for name in ("p50_ms", "p99_ms")))
-    best: float = max(peer["records_per_second"] for peer in peers)
-    return float(ours["records_per_second"] / best)
+        ratio = min(min(peer[name] for peer in peers) / ours[name] for name in ("p50_ms", "p99_ms"))
+    else:
+        ratio = ours["records_per_second"] / max(peer["records_per_second"] for peer in peers)
+    return float(ratio), None

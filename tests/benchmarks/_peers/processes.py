@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -22,7 +22,7 @@ from flowcore.errors import InstallationError, RunError
 from flowcore.metrics.usage import process_family
 from tests.benchmarks._process_cost import read_cost
 
-__all__ = ["Processes", "now_ms"]
+__all__ = ["Processes", "now_ms", "require_ss"]
 
 _SAMPLE_S, _WATCH_S = 2.0, 0.05
 _READING_BYTES = 16 << 10
@@ -40,41 +40,46 @@ class _Sample:
 
 @dataclass(slots=True)
 class Processes:
-    """The processes of a contender, and all below them; a context manager that stops them.
+    """The processes of a contender, and all below them; a context manager that starts and stops them.
 
     Args:
-        roots: The started processes.
+        starting: Starts them, one after the other.
         port: The broker's port.
-        watches_memory: Sample memory too. It stops a process for some milliseconds.
 
     Attributes:
+        roots: The started processes.
         reading_ms: When the broker had sent the first records; None until it has.
     """
 
-    roots: Sequence[subprocess.Popen[bytes]]
+    starting: Iterable[subprocess.Popen[bytes]]
     port: int
-    watches_memory: bool = True
+    roots: list[subprocess.Popen[bytes]] = field(default_factory=list)
     reading_ms: int | None = None
     _samples: list[_Sample] = field(default_factory=list)
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _threads: list[PeriodicThread] = field(default_factory=list)
 
     def __enter__(self) -> Self:
-        if shutil.which("ss") is None:
-            msg = "there is no `ss`, which tells when a process begins to read: run: apt-get install iproute2"
-            raise InstallationError(msg)
-        self._threads = [
-            PeriodicThread("memory", self.sample, _SAMPLE_S),
-            PeriodicThread("reading", self._watch, _WATCH_S),
-        ]
-        for thread in self._threads:
-            thread.__enter__()
+        try:
+            for process in self.starting:
+                self.roots.append(process)
+            for name, work, interval_s in (
+                ("memory", self.sample, _SAMPLE_S), ("reading", self._watch, _WATCH_S)
+            ):  # fmt: skip
+                self._threads.append(PeriodicThread(name, work, interval_s).__enter__())
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop_watching()
+        self._stop()
+
+    def stop_watching(self) -> None:
+        """From now on memory and processor time are read only by `sample`."""
         for thread in self._threads:
             thread.__exit__(None, None, None)
-        self._stop()
 
     def require_alive(self) -> None:
         """Raise an error if one of them has ended.
@@ -87,11 +92,20 @@ class Processes:
                 msg = f"its process ended with code {process.returncode}"
                 raise RunError(msg)
 
-    def sample(self) -> None:
-        """Add up memory and processor time now."""
-        cpu_s, memory = read_cost([root.pid for root in self.roots], with_memory=self.watches_memory)
+    def sample(self, *, with_memory: bool = True) -> float:
+        """Add up memory and processor time now.
+
+        Args:
+            with_memory: Read memory too. It stops a process for some milliseconds.
+
+        Returns:
+            The processor time that all have spent, in seconds.
+        """
+        cpu_s, memory = read_cost([root.pid for root in self.roots], with_memory=with_memory)
         self._cpu_s |= cpu_s
-        self._samples.append(_Sample(now_ms(), memory / 1e6, sum(self._cpu_s.values())))
+        spent_s = sum(self._cpu_s.values())
+        self._samples.append(_Sample(now_ms(), memory / 1e6, spent_s))
+        return spent_s
 
     def peak_mb(self) -> float:
         """The most memory of all samples."""
@@ -122,6 +136,17 @@ class Processes:
                 process.kill()
         for root in self.roots:
             root.wait()
+
+
+def require_ss() -> None:
+    """Require the program that tells when a process begins to read.
+
+    Raises:
+        InstallationError: There is none.
+    """
+    if shutil.which("ss") is None:
+        msg = "there is no `ss`, which tells when a process begins to read: run: apt-get install iproute2"
+        raise InstallationError(msg)
 
 
 def now_ms() -> int:

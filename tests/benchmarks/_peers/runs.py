@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -19,7 +21,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.topics import ensure_topics
 from pipelines.auctions.readers import Collector, latencies_ms, read_messages
 from pipelines.nexmark import feed
-from tests.benchmarks._delays import summarize_delays
+from tests.benchmarks._delays import select_sent, summarize_delays
 from tests.benchmarks._peers.contenders import Contender, Job
 from tests.benchmarks._peers.processes import Processes, now_ms
 from tests.benchmarks._peers.workloads import (
@@ -32,6 +34,7 @@ from tests.benchmarks._peers.workloads import (
     read_outputs,
     write_auctions,
 )
+from tests.benchmarks._topics import delete_other_topics
 
 __all__ = ["Latency", "Site", "Throughput"]
 
@@ -39,6 +42,8 @@ CHECKPOINT_S, LIVE_CHECKPOINT_S = 10, 60
 _POLL_S, _QUIET_S, _LONGEST_QUIET_S = 0.25, 4.0, 240.0
 RATE = 1_000.0
 _LIVE_MS = 1_000.0
+_SETTLE_S = 1.0
+"""Between what may disturb a contender and the bids that count."""
 _TAIL_CHARACTERS = 1_500
 
 
@@ -72,6 +77,7 @@ class Latency:
 
     Attributes:
         slow_seconds: Seconds in which a record took longer than 100 ms.
+        cpu_s: Processor time from the first record that counts until a second after the last one.
     """
 
     outputs: int
@@ -108,15 +114,16 @@ class Site:
         """
         python = contender.install()
         source, records = self._fill(workload, count)
-        job = self._job(workload, source, CHECKPOINT_S, linger_ms=50)
-        began_ms = now_ms()
-        with Processes(contender.start(python, job), self._port) as processes:
-            try:
-                answer = self._await(workload, records, job, processes)
-            except RunError as error:
-                msg = f"{error}; {_tail(job.folder)}"
-                raise RunError(msg) from error
-            processes.sample()
+        with self._job(workload, source, CHECKPOINT_S, linger_ms=50) as job:
+            launch = contender.prepare(python, job)
+            began_ms = now_ms()
+            with Processes(launch.start(), self._port) as processes:
+                try:
+                    answer = self._await(workload, records, job, processes)
+                except RunError as error:
+                    msg = f"{error}; {_tail(job.folder)}"
+                    raise RunError(msg) from error
+                processes.sample()
         # It reads at the latest when its first result is there, also if that was too soon to be seen.
         reading_ms = min(processes.reading_ms or answer.first_ms, answer.first_ms)
         return Throughput(
@@ -137,36 +144,46 @@ class Site:
             RunError: It failed, or its results are wrong.
         """
         python = contender.install()
-        source = self._topic("in")
-        job = self._job("latency", source, LIVE_CHECKPOINT_S, linger_ms=0)
-        began_ms = now_ms()
-        with (
-            Collector(self.servers, [job.sink]) as results,
-            _Arrivals(self.servers, source) as arrivals,
-            Processes(contender.start(python, job), self._port) as processes,
-        ):
-            try:
-                _wait(lambda: results.count(job.sink) > 0, _LONGEST_QUIET_S, processes)
-                _wait(lambda: self._is_live(results, job.sink), _LONGEST_QUIET_S, processes)
-                time.sleep(warm_up_s)
-                processes.sample()
-                processes.watches_memory = False  # it would be seen in the latency
-                from_us = time.time_ns() // 1_000
-                time.sleep(measured_s)
-                processes.watches_memory = True
-                processes.sample()
-                sent = arrivals.stop()
-                records = bids_of(np.arange(sent))
-                expected = int(np.count_nonzero(records["key"].to_numpy() < KEYS * MATCHED))
-                _wait(lambda: results.count(job.sink) >= expected, _LONGEST_QUIET_S, processes)
-            except RunError as error:
-                msg = f"{error}; {_tail(job.folder)}"
-                raise RunError(msg) from error
-        answer = self._check("latency", records, job)
+        with self._job("latency", self._topic("in"), LIVE_CHECKPOINT_S, linger_ms=0) as job:
+            launch = contender.prepare(python, job)
+            began_ms = now_ms()
+            with (
+                Collector(self.servers, [job.sink]) as results,
+                _Arrivals(self.servers, job.source) as arrivals,
+                Processes(launch.start(), self._port) as processes,
+            ):
+                try:
+                    _wait(lambda: results.count(job.sink) > 0, _LONGEST_QUIET_S, processes)
+                    _wait(lambda: self._is_live(results, job.sink), _LONGEST_QUIET_S, processes)
+                    time.sleep(warm_up_s)
+                    period = _measure(processes, measured_s)
+                    records = bids_of(np.arange(arrivals.stop()))
+                    expected = int(np.count_nonzero(records["key"].to_numpy() < KEYS * MATCHED))
+                    _wait(lambda: results.count(job.sink) >= expected, _LONGEST_QUIET_S, processes)
+                    processes.sample()
+                except RunError as error:
+                    msg = f"{error}; {_tail(job.folder)}"
+                    raise RunError(msg) from error
+            answer = self._check("latency", records, job)
         if not answer.right:
             msg = f"its results are wrong: {answer}"
             raise RunError(msg)
-        return _summarize(results.since(job.sink, 0), from_us, answer, began_ms, processes)
+        delays = summarize_delays(*select_sent(results.since(job.sink, 0), period.from_us, period.until_us))
+        return Latency(
+            outputs=answer.outputs,
+            first_result_s=(answer.first_ms - began_ms) / 1_000,
+            p50_ms=delays.p50_ms,
+            p99_ms=delays.p99_ms,
+            max_ms=delays.max_ms,
+            slow_seconds=delays.slow_seconds,
+            peak_mb=processes.peak_mb(),
+            cpu_s=period.cpu_s,
+        )
+
+    def forget_records(self) -> None:
+        """Delete the topics with the records of all workloads."""
+        self._filled.clear()
+        delete_other_topics(self.servers, ())
 
     @staticmethod
     def _is_live(results: Collector, topic: str) -> bool:
@@ -178,10 +195,16 @@ class Site:
     def _port(self) -> int:
         return int(self.servers.rpartition(":")[2])
 
-    def _job(self, workload: str, source: str, checkpoint_s: int, *, linger_ms: int) -> Job:
+    @contextmanager
+    def _job(self, workload: str, source: str, checkpoint_s: int, *, linger_ms: int) -> Iterator[Job]:
+        """A job; afterwards its folder is deleted, and all topics but those with records for other runs."""
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"{workload}-"))
         sink = self._topic("out", {"message.timestamp.type": "LogAppendTime"})
-        return Job(workload, self.servers, source, sink, self.table, folder, checkpoint_s, linger_ms)
+        try:
+            yield Job(workload, self.servers, source, sink, self.table, folder, checkpoint_s, linger_ms)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            delete_other_topics(self.servers, [topic for topic, _ in self._filled.values()])
 
     def _topic(self, purpose: str, configs: dict[str, str] | None = None) -> str:
         self._number += 1
@@ -248,23 +271,26 @@ class _Arrivals:
         return int(told)
 
 
-def _summarize(
-    received: Sequence[tuple[int, bytes]], from_us: int, answer: Answer, began_ms: int, processes: Processes
-) -> Latency:
-    """The latency of the bids that were sent from this time on."""
-    latency = latencies_ms(received, from_us)
-    # Results come in the order of the bids of each partition, so the last ones are those that count.
-    delays = summarize_delays(latency, np.array([time_us for time_us, _ in received])[-len(latency) :])
-    return Latency(
-        outputs=answer.outputs,
-        first_result_s=(answer.first_ms - began_ms) / 1_000,
-        p50_ms=delays.p50_ms,
-        p99_ms=delays.p99_ms,
-        max_ms=delays.max_ms,
-        slow_seconds=delays.slow_seconds,
-        peak_mb=processes.peak_mb(),
-        cpu_s=processes.cpu_s(now_ms()),
-    )
+@dataclass(frozen=True, slots=True)
+class _Period:
+    """The period in which the bids are sent that count."""
+
+    from_us: int
+    until_us: int
+    cpu_s: float
+
+
+def _measure(processes: Processes, measured_s: float) -> _Period:
+    """Let bids arrive that count. Nothing is sampled meanwhile, nor while their results are under way."""
+    processes.stop_watching()
+    processes.sample()
+    time.sleep(_SETTLE_S)
+    before_s = processes.sample(with_memory=False)
+    from_us = time.time_ns() // 1_000
+    time.sleep(measured_s)
+    until_us = time.time_ns() // 1_000
+    time.sleep(_SETTLE_S)
+    return _Period(from_us, until_us, processes.sample(with_memory=False) - before_s)
 
 
 def _wait(done: Callable[[], bool], longest_s: float, processes: Processes) -> None:

@@ -12,7 +12,7 @@ LOW_LATENCY = os.environ["LINGER_MS"] == "0"
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 spark = (
     SparkSession.builder.master("local[*]")
-    .config("spark.driver.memory", "4g")
+    .config("spark.driver.memory", os.environ["HEAP"])
     .config("spark.driver.extraClassPath", os.environ["CONNECTOR"])
     .config("spark.sql.shuffle.partitions", os.cpu_count() or 1)
     .config("spark.sql.session.timeZone", "UTC")
@@ -34,7 +34,7 @@ def read(schema: str) -> DataFrame:
         "kafka.max.partition.fetch.bytes": str(8 << 20),
     }
     if not LOW_LATENCY:
-        options["maxOffsetsPerTrigger"] = "500000"
+        options["maxOffsetsPerTrigger"] = os.environ["BATCH_RECORDS"]
     messages = spark.readStream.format("kafka").options(**options).load()
     return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("r")).select("r.*")
 
