@@ -3,7 +3,8 @@
 The reference flow runs at a steady rate, in real time and in micro-batches. Outside, each bid carries the
 time at which it was passed to the client, and a consumer of the output records the time of receipt. Inside,
 `LatencyCollector` evaluates the markers of the same seconds. Bids that are sent during the warm-up do not
-count. A round is a minute of one run, with at least two checkpoints in it.
+count. A round is a minute of one run, with at least two checkpoints in it. Minutes follow one another, by the
+time at which bids were sent, so that each bid counts once; the last of them are read when all have arrived.
 
 The cost is measured with slices of bids already in Kafka, with a marker each second and without, in turn,
 over a quarter of the bids and over all of them.
@@ -50,7 +51,7 @@ from pipelines.auctions.readers import Collector, latencies_ms, read_values
 from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
-from tests.benchmarks._delays import Delays, summarize_delays
+from tests.benchmarks._minutes import Marked, Minute, minute_ends
 from tests.benchmarks._process_cost import ProcessCost, spark_pid
 from tests.benchmarks._rounds import parts_of, ratio_by_slope, run_rates
 
@@ -63,24 +64,9 @@ SHORTEST_WARM_UP_S = 30.0
 LONGEST_WARM_UP_S = 90.0
 STEP_S = 0.5
 LONGEST_WAIT_S = 60.0
-MEASURED_S = RECENT_S + 10.0
+SETTLE_S = 1.0
+"""Between the sampling of memory, which stops a process, and the minutes."""
 CHECKPOINT, LEAST_CHECKPOINTS = timedelta(seconds=20), 2
-
-
-@dataclass(frozen=True, slots=True)
-class Minute:
-    """Latency of the bids and of the markers of one minute.
-
-    Attributes:
-        checkpoints: Of the query that had the fewest.
-    """
-
-    bids: int
-    delays: Delays
-    markers: int
-    p50_ms: float
-    p99_ms: float
-    checkpoints: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,41 +226,46 @@ def _live(
 
         progress.update(step, description=f"{mode}: warm up")
         _warm_up(outside, pause)
-        progress.update(step, description=f"{mode}: measure", total=minutes * MEASURED_S)
-        found = []
+        progress.update(step, description=f"{mode}: measure", total=minutes)
         folders = [checkpoint_folder(query, plan.flow, settings) for query in plan.live_queries]
+        ends_us = minute_ends(time.time_ns() // 1_000 + int(2 * SETTLE_S * 1e6), minutes)
+        _wait_until(ends_us[0] - int((RECENT_S + SETTLE_S) * 1e6), pause)
+        marked = []
         with ProcessCost(spark_pid(), watches_memory=False) as cost:
-            for _ in range(minutes):
-                end = time.monotonic() + MEASURED_S
-                while time.monotonic() < end:
-                    pause()
-                    progress.advance(step, STEP_S)
-                found.append(_last_minute(mode, run, outside, folders))
+            for end_us in ends_us:
+                _wait_until(end_us, pause)
+                marked.append(_read_markers(mode, run, end_us, folders))
+                progress.advance(step)
+            _wait_until(ends_us[-1] + int(SETTLE_S * 1e6), pause)
         stop.set()
         _check_live(outside, run, settings.data_dir / "history", events, feeding.result().sent)
+        received = outside.since(ENRICHED, 0)
+        found = [minute.with_bids(received) for minute in marked]
     progress.remove_task(step)
     return Found(found, cost)
 
 
-def _last_minute(mode: Mode, run: LiveRun, outside: Collector, checkpoints: Sequence[Path]) -> Minute:
-    """The latency of the bids that were received in the last minute, and of its markers."""
-    ended_us = time.time_ns() // 1_000
+def _wait_until(end_us: int, pause: Callable[[], None]) -> None:
+    while time.time_ns() // 1_000 < end_us:
+        pause()
+
+
+def _read_markers(mode: Mode, run: LiveRun, ended_us: int, checkpoints: Sequence[Path]) -> Marked:
+    """The latency of the markers of the minute that has just ended."""
     marked = next(
         one
         for one in run.latency()
         if one.source == f"{flow.name}/{BIDS}" and one.sink == f"{flow.name}/enriched"
     )
     began_us = recent_since_us(ended_us)
-    received = [one for one in outside.since(ENRICHED, began_us) if one[0] < ended_us]
-    if marked.p50_ms is None or marked.p99_ms is None or not received:
-        msg = f"{mode}: no marker or no bid was emitted in the last minute: there is nothing to compare"
+    if marked.p50_ms is None or marked.p99_ms is None:
+        msg = f"{mode}: no marker was emitted in the last minute: there is nothing to compare"
         raise RunError(msg)
     commits = min(_commits_since(folder, began_us) for folder in checkpoints)
     if commits < LEAST_CHECKPOINTS:
         msg = f"{mode}: {commits} checkpoints in a minute: latency without them is not that of a live flow"
         raise RunError(msg)
-    delays = summarize_delays(latencies_ms(received), np.array([time_us for time_us, _ in received]))
-    return Minute(len(received), delays, marked.count, marked.p50_ms, marked.p99_ms, commits)
+    return Marked(began_us, ended_us, marked.count, marked.p50_ms, marked.p99_ms, commits)
 
 
 def _commits_since(checkpoint: Path, since_us: int) -> int:

@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flowcore.latency import recent_since_us
 from pipelines.benchmark import Figures, slope
 from tests.benchmarks import _rounds
-from tests.benchmarks._delays import summarize_delays
+from tests.benchmarks._delays import select_sent, summarize_delays
+from tests.benchmarks._minutes import Marked, minute_ends
 from tests.benchmarks._process_cost import ProcessCost
 from tests.benchmarks.nexmark import OURS, RIVAL, _report, _Run
 from tests.benchmarks.scale import fit_exponent
@@ -109,6 +111,41 @@ def test_delays_have_slow_seconds_of_sending_and_the_longest_pause() -> None:
 
     assert (delays.max_ms, delays.slow_seconds, delays.longest_pause_ms) == (150, 1, 750)
     assert delays.p50_ms == 25
+
+
+def test_results_are_selected_by_the_time_of_sending() -> None:
+    """What was sent in the period counts, also if it is received after it, and in whatever order."""
+    now_us = 1_700_000_000_000_000
+    times = [(5, 9), (-1, 10), (0, 11), (99, 250), (100, 101)]
+    received = [(now_us + at, b'{"sent_us":%d}' % (now_us + sent)) for sent, at in times]
+
+    delays_ms, received_us = select_sent(received, now_us, now_us + 100)
+
+    assert (received_us - now_us).tolist() == [9, 11, 250]
+    assert delays_ms.tolist() == pytest.approx([0.004, 0.011, 0.151])
+
+
+@pytest.mark.parametrize("now_us", [1_700_000_000_000_000, 1_700_000_000_000_001, 1_700_000_009_999_999])
+def test_minutes_of_latency_follow_one_another(now_us: int) -> None:
+    """Each has the markers that are recent at its end, and each bid is in one of them."""
+    ends_us = minute_ends(now_us, 3)
+
+    assert 0 <= ends_us[0] - 60_000_000 - now_us < 10_000_000
+    assert [recent_since_us(each) for each in ends_us] == [ends_us[0] - 60_000_000, *ends_us[:-1]]
+
+
+def test_bid_that_is_received_after_its_minute_counts_in_it() -> None:
+    """It was under way at the end: a minute of receipt would leave it out, or count it in the next one."""
+    begin_us = 1_700_000_000_000_000
+    times_ms = [(-1, 2), (0, 5), (59_999, 60_400), (60_000, 60_003)]
+    received = [
+        (begin_us + at * 1_000, b'{"sent_us":%d}' % (begin_us + sent * 1_000)) for sent, at in times_ms
+    ]
+
+    minute = Marked(begin_us, begin_us + 60_000_000, 7, 1.0, 2.0, 3).with_bids(received)
+
+    assert (minute.bids, minute.delays.max_ms, minute.delays.slow_seconds) == (2, 401, 1)
+    assert (minute.markers, minute.p50_ms, minute.p99_ms, minute.checkpoints) == (7, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
