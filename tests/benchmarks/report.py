@@ -22,6 +22,7 @@ _COLUMNS = (
     "benchmark", "contender or ratio", "median", "least to most", "rounds", "records/s without start",
     "processor time", "memory at peak",
 )  # fmt: skip
+_NOTE_CHARACTERS = 200
 _NOT_FOR_QUOTING = (
     "These sizes show whether a change has moved something. Rates contain the start of a run, and one round "
     "does not tell how much a figure varies: quote the full size only."
@@ -128,6 +129,9 @@ def _rows(result: Mapping[str, Any]) -> Iterator[str]:
         )
     for name in report.get("ratios", ()):
         yield f"| {result['name']} | `{name}` | {report[name]:.3f} | | | | | |"
+    for note in report.get("notes", ()):
+        text = " ".join(note.replace("|", "/").split())
+        yield f"| {result['name']} | {text[:_NOTE_CHARACTERS]} | | | | | | |"
     if not figures:
         yield f"| {result['name']} | passed in {result['seconds']} s | | | | | | |"
 

@@ -100,6 +100,15 @@ def test_table_has_median_and_range_of_every_figure(report: Any) -> None:
     assert "| join | `ratio` | 0.500 | | | | | |" in table
 
 
+def test_table_has_the_notes(report: Any) -> None:
+    """A rival that takes no part is not just missing; its error may have many lines."""
+    table = report.make_table([_result(notes=["join quix takes no part: no wheel\n a | b" + " x" * 500])])
+
+    (row,) = (line for line in table.splitlines() if "takes no part" in line)
+    assert row.startswith("| join | join quix takes no part: no wheel a / b x")
+    assert len(row) < 250
+
+
 @pytest.mark.parametrize(
     "other",
     [_result("flush", commit="def"), _result("flush", machine="four cores"), _result("flush", "quick")],
