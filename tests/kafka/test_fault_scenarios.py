@@ -38,11 +38,13 @@ def test_fault_leaves_the_output_complete(name: str, live: Live, tmp_path: Path)
     from tests.benchmarks._faults.trial import Site  # noqa: PLC0415 - needs a JVM
 
     faults = _benchmark()
-    (scenario,) = (each for each in faults.SCENARIOS if each.quick and each.id == name)
+    ((scenario, (delivery,)),) = faults.choose_trials([name], quick=True).items()
 
-    outcome = faults.run_scenario(scenario, 1, Site(live.servers, live.spark, tmp_path))
+    outcome = faults.run_scenario(scenario, 1, delivery, Site(live.servers, live.spark, tmp_path))
 
     assert outcome.problems == ()
     report = faults.summarize([outcome])
-    assert (report["scenarios"][name]["seeds"], report["scenarios"][name]["passed"]) == (1, 1)
+    found = report["scenarios"][name]
+    assert (found["seeds"], found["passed"]) == (1, 1)
+    assert found["deliveries"] == {delivery: {"seeds": 1, "passed": 1}}
     assert report["failed"] == []

@@ -207,6 +207,6 @@ BROKER_FAULTS = (
     ),
     Scenario(
         id="retention-passed", title="the source removes records that were not read", play=_expired,
-        deliveries=BOTH, quick=True,
+        deliveries=BOTH, quick="exactly-once",
     ),
 )  # fmt: skip

@@ -260,7 +260,7 @@ KILLS = (
     ),
     Scenario(
         id="kill-between-slots", title="worker, between the commits of two slots of a batch",
-        play=_at("transaction-commit-1", 2, **{"spark.master": "local[1]"}), quick=True,
+        play=_at("transaction-commit-1", 2, **{"spark.master": "local[1]"}), quick="exactly-once",
     ),
     Scenario(
         id="kill-before-commit-log", title="driver, after all transactions, before Spark's commit log",

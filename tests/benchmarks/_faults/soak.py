@@ -27,7 +27,7 @@ from flowcore.spark.checkpoint.lease import STALE_S
 from tests.benchmarks._faults.broker_faults import broker_of, kill_broker
 from tests.benchmarks._faults.driver import Driver
 from tests.benchmarks._faults.growth import Sample, Trend, find_growth, find_trends
-from tests.benchmarks._faults.scenario import BOTH, Scenario
+from tests.benchmarks._faults.scenario import Scenario
 from tests.benchmarks._faults.trial import Trial
 
 __all__ = ["SOAK", "Soak"]
@@ -295,6 +295,6 @@ def _soak(trial: Trial) -> None:
 SOAK = (
     Scenario(
         id="soak", title="two hours (--soak-minutes) of rotating faults, and nothing grows (needs jcmd)",
-        play=_soak, own_broker=True, deliveries=BOTH, limit_s=300, by_name_only=True,
+        play=_soak, own_broker=True, limit_s=300, by_name_only=True,
     ),
 )  # fmt: skip

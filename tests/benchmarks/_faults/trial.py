@@ -73,6 +73,7 @@ class Trial:
 
     def __init__(self, site: Site, name: str, seed: int, delivery: Delivery) -> None:
         self.site = site
+        self.seed = seed
         self.random = Random(f"{name}/{seed}")  # noqa: S311 - reproducible, not secret
         self.folder = site.folder / f"{name}-{seed}-{secrets.token_hex(3)}"
         self.folder.mkdir(parents=True)
@@ -249,9 +250,13 @@ class Trial:
         """Wait until a driver has recovered by itself, or has ended and a new run completes the flow."""
         with self.recovery():
             self.wait_copies(driver=driver)
-        self.notes.append(f"driver ended: {driver.error[:90]}" if driver.ended else "driver went on")
-        driver.kill()
-        self.finish()
+            ended = driver.ended
+            self.notes.append(f"driver ended: {driver.error[:90]}" if ended else "driver went on")
+            driver.kill()
+            if ended:  # the recovery is not complete before the end of the next run
+                self.finish()
+        if not ended:
+            self.finish()
 
     def _settings(self, batch_records: int) -> dict[str, object]:
         return {
