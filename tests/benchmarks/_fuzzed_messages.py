@@ -20,7 +20,7 @@ from flowcore.serializers import LatencyMarkerEventSerializer, Tag, TaggedSerial
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TIMESTAMP_BYTES
 
-__all__ = ["FAULTS", "Fuzzer", "is_marker_event", "is_tagged", "is_value"]
+__all__ = ["FAULTS", "VALUE_FAULTS", "Fuzzer", "is_marker_event", "is_tagged", "is_value"]
 
 Fuzzed = tuple[str, bytes | None]
 """The fault of a message, and its bytes."""
@@ -84,7 +84,7 @@ class Fuzzer:
     """Makes bad messages from good ones.
 
     Args:
-        schema: The columns of the topic: BIGINT, DOUBLE, STRING and BOOLEAN.
+        schema: The columns of the topic: BIGINT, of which there is one, DOUBLE, STRING and BOOLEAN.
         random: The source of all choices; the same seed gives the same messages.
 
     >>> fuzzer = Fuzzer(Schema.parse("id BIGINT NOT NULL"), Random(1))
@@ -162,17 +162,72 @@ def _required_column(fuzzer: Fuzzer) -> str:
     return fuzzer.random.choice([column.name for column in fuzzer.schema.columns if not column.nullable])
 
 
-def _replace_object(fuzzer: Fuzzer, good: bytes) -> bytes:
-    return fuzzer.random.choice(
-        [b"[%b]" % good, b'"text"', b"1", b"true", b"null", b"{", b"}", b"[]", b"{}", b" ", b"{}{"]
-    )
+def _replace_object(fuzzer: Fuzzer, _good: bytes) -> bytes:
+    return fuzzer.random.choice([b'"text"', b"1", b"true", b"null", b"{", b"}", b"{}", b"{}{"])
 
 
-def _insert_no_utf8(fuzzer: Fuzzer, good: bytes) -> bytes:
-    """Insert a byte that UTF-8 does not have next to a quotation mark."""
-    place = fuzzer.random.choice([place for place, byte in enumerate(good) if byte == ord('"')])
-    place += fuzzer.random.randrange(2)
-    return good[:place] + fuzzer.random.choice([b"\xff", b"\xc0", b"\xed\xa0\x80", b"\xfe"]) + good[place:]
+def _insert(*texts: bytes) -> _Fault:
+    """Insert one of some texts next to a quotation mark."""
+
+    def broken(fuzzer: Fuzzer, good: bytes) -> bytes:
+        place = fuzzer.random.choice([place for place, byte in enumerate(good) if byte == ord('"')])
+        place += fuzzer.random.randrange(2)
+        return good[:place] + fuzzer.random.choice(texts) + good[place:]
+
+    return broken
+
+
+def _append_member(*texts: bytes) -> _Fault:
+    """Append one of some texts to the members of the object."""
+
+    def broken(fuzzer: Fuzzer, good: bytes) -> bytes:
+        return good.rstrip()[:-1] + b"," + fuzzer.random.choice(texts) + b"}"
+
+    return broken
+
+
+def _replace_number(*texts: str) -> _Fault:
+    """Write one of some texts instead of a whole number."""
+    return lambda fuzzer, good: _with_number(fuzzer, good, fuzzer.random.choice(texts))
+
+
+def _with_number(fuzzer: Fuzzer, good: bytes, text: str) -> bytes:
+    chosen = _whole_number(fuzzer)
+    members = {name: json.dumps(found) for name, found in json.loads(good).items()} | {chosen: text}
+    return ("{" + ", ".join(f"{json.dumps(name)}: {found}" for name, found in members.items()) + "}").encode()
+
+
+def _whole_number(fuzzer: Fuzzer) -> str:
+    return fuzzer.random.choice([column.name for column in fuzzer.schema.columns if column.type == "BIGINT"])
+
+
+def _many_digits(fuzzer: Fuzzer, good: bytes) -> bytes:
+    digits = "".join(fuzzer.random.choices("123456789", k=400))
+    return _with_number(fuzzer, good, fuzzer.random.choice(("", "-")) + digits)
+
+
+def _deep(fuzzer: Fuzzer, good: bytes) -> bytes:
+    depth = fuzzer.random.randrange(2, 3_000)
+    return _with_number(fuzzer, good, "[" * depth + "]" * depth)
+
+
+def _duplicate(fuzzer: Fuzzer, good: bytes) -> bytes | None:
+    """Name a field twice, the second time with a text for a number."""
+    return _append_member(f'"{_whole_number(fuzzer)}":"x"'.encode())(fuzzer, good)
+
+
+def _unquoted_name(fuzzer: Fuzzer, good: bytes) -> bytes:
+    name = _whole_number(fuzzer).encode()
+    return good.replace(b'"%b"' % name, name)
+
+
+def _utf16(fuzzer: Fuzzer, good: bytes) -> bytes:
+    return good.decode().encode(fuzzer.random.choice(("utf-16", "utf-16-le", "utf-16-be")))
+
+
+def _null_byte(fuzzer: Fuzzer, good: bytes) -> bytes:
+    place = fuzzer.random.randrange(len(good) + 1)
+    return good[:place] + b"\0" + good[place:]
 
 
 def _in_value(fault: _Fault) -> _Fault:
@@ -219,9 +274,37 @@ _VALUES: Final[dict[str, _Fault]] = _BYTES | {
     "required field missing": _remove_required,
     "no object": _replace_object,
     "several objects": _append_object,
+    "array for an object": lambda fuzzer, good: fuzzer.random.choice([b"[%b]" % good, b"[]", b"[{}]"]),
+    "whitespace": lambda fuzzer, _good: bytes(fuzzer.random.choices(b" \t\r\n", k=5)),
     "single quotes": lambda _fuzzer, good: good.replace(b'"', b"'"),
-    "not UTF-8": _insert_no_utf8,
+    "name without quotes": _unquoted_name,
+    "comma at the end": _append_member(b""),
+    "comment": _insert(b"/**/", b"//\n", b"#\n"),
+    "field twice": _duplicate,
+    "not UTF-8": _insert(b"\xff", b"\xfe"),
+    "truncated UTF-8": _insert(b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98"),
+    "overlong UTF-8": _insert(b"\xc0", b"\xc0\xa2", b"\xe0\x80\xa2", b"\xf0\x80\x80\xa2"),
+    "surrogate in UTF-8": _insert(b"\xed\xa0\x80", b"\xed\xbf\xbf"),
+    "byte order mark": lambda _fuzzer, good: b"\xef\xbb\xbf" + good,
+    "UTF-16": _utf16,
+    "null byte": _null_byte,
+    "control character": _insert(b"\x01", b"\x0b", b"\x1b", b"\x1f"),
+    "unknown escape": _insert(rb"\x41", rb"\u12", rb"\'", rb"\u{41}"),
+    "lone surrogate for a number": _replace_number(r'"\ud800"', r'"\udfff1"'),
+    "NaN for a whole number": _replace_number("NaN", "Infinity", "-Infinity"),
+    "400 digits": _many_digits,
+    "exponent": _replace_number("1e999999999", "1E+400", "-1e-400", "1e0"),
+    "negative zero": _replace_number("-0.0", "-00", "-0e0"),
+    "leading plus": _replace_number("+1", "+0"),
+    "leading zero": _replace_number("007", "00", "-01"),
+    "number of another language": _replace_number("0x1F", "1_000", ".5", "5.", "1L", "1,5"),
+    "nested deep": _deep,
+    "huge text for a number": lambda fuzzer, good: _with_number(
+        fuzzer, good, f'"{"9" * fuzzer.random.randrange(1_000, 20_000)}"'
+    ),
 }
+VALUE_FAULTS: Final = tuple(_VALUES)
+"""The faults of values of plain topics."""
 _ELEMENTS: Final[dict[str, _Fault]] = (
     _BYTES
     | {f"value: {kind}": _in_value(fault) for kind, fault in _VALUES.items()}

@@ -11,7 +11,7 @@ from flowcore.api.schema import Schema
 from tests.benchmarks._faults.sales import PARTITIONS, SALE, Sale, encode_sale, make_sale
 from tests.benchmarks._faults.scenario import BOTH, Scenario
 from tests.benchmarks._faults.trial import Trial
-from tests.benchmarks._fuzzed_messages import Fuzzer
+from tests.benchmarks._fuzzed_messages import VALUE_FAULTS, Fuzzer
 
 __all__ = ["LYING_INPUT"]
 
@@ -24,11 +24,15 @@ _NEVER = 900_000
 def _fuzz(trial: Trial) -> None:
     """Bad messages of all kinds between good ones, in two slices."""
     fuzzer = Fuzzer(Schema.parse(SALE), trial.random)
+    kinds = set()
     for _ in range(2):
         for _ in range(5):
             trial.send(60)
-            trial.send_bad(fuzzer.value(encode_sale(make_sale(_NEVER)))[1] for _ in range(60))
+            fuzzed = [fuzzer.value(encode_sale(make_sale(_NEVER))) for _ in range(100)]
+            kinds |= {kind for kind, _ in fuzzed}
+            trial.send_bad(message for _, message in fuzzed)
         trial.finish()
+    trial.notes.append(f"{len(kinds)} kinds")
     _end(trial)
 
 
@@ -158,7 +162,12 @@ def _end(trial: Trial) -> None:
 
 
 LYING_INPUT = (
-    Scenario(id="bad-bytes", title="600 messages with 13 kinds of faults", play=_fuzz, deliveries=BOTH),
+    Scenario(
+        id="bad-bytes",
+        title=f"1,000 messages with {len(VALUE_FAULTS)} kinds of faults",
+        play=_fuzz,
+        deliveries=BOTH,
+    ),
     Scenario(id="bombs", title="values of great depth and size", play=_bombs, deliveries=BOTH),
     Scenario(id="tombstones", title="messages without value", play=_tombstones, deliveries=BOTH),
     Scenario(

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from flowcore.api.schema import Schema
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.serializers import LatencyMarkerEventSerializer
-from tests.benchmarks._fuzzed_messages import FAULTS, Fuzzer, is_marker_event, is_tagged, is_value
+from tests.benchmarks._fuzzed_messages import (
+    FAULTS,
+    VALUE_FAULTS,
+    Fuzzer,
+    is_marker_event,
+    is_tagged,
+    is_value,
+)
 
 SCHEMA = Schema.parse("id BIGINT NOT NULL, shop STRING, price DOUBLE, open BOOLEAN")
 GOOD = '{"id":1,"shop":"ü","price":2,"open":true,"more":[{}]}'.encode()
@@ -76,6 +83,7 @@ def test_all_kinds_are_made_and_the_same_seed_makes_the_same() -> None:
 
     assert made(1) == made(1) != made(2)
     assert {kind for kind, _ in made(1)} == set(FAULTS)
+    assert len(VALUE_FAULTS) >= 20
 
 
 @pytest.mark.parametrize("size_bytes", [100, 101, 1 << 20])
