@@ -2,44 +2,72 @@
 
 from __future__ import annotations
 
+import time
+
 from flowcore.kafka.topics import end_offsets
 from flowcore.spark.checkpoint.offset_log import committed_offsets
 from tests.benchmarks._faults.driver import wait_until
-from tests.benchmarks._faults.sales import make_sale
 from tests.benchmarks._faults.scenario import BOTH, Scenario
 from tests.benchmarks._faults.trial import Trial
 
 __all__ = ["LOAD"]
 
 _HOT = 0.9
+_RATE = 100
+"""Sales a second of a quiet query."""
+_NEW_KEYS = 100_000
+_MANY = 100_000_000
+"""More shops than there are sales."""
+_MOST_AT_ONCE = 50_000
+"""Fewer than fit into the queue of a producer."""
 
 
 def _burst(trial: Trial) -> None:
-    """A running query gets a hundred times what it got before, at once."""
+    """A running query gets ten times its rate for a minute."""
     trial.batch_records = 5_000
-    trial.send(300)
+    trial.create_topics()
     driver = trial.start()
+    _send_at_rate(trial, _RATE, 10)
     trial.wait_copies(driver=driver)
-    trial.send(30_000)
+    _send_at_rate(trial, 10 * _RATE, 60)
     trial.close_windows()
     trial.recover(driver)
 
 
 def _hot_key(trial: Trial) -> None:
-    """Nine of ten sales are of one shop in each partition."""
-    sales = trial.next_sales(20_000)
-    trial.send_sales(
-        make_sale(sale["id"], shops=2 if trial.random.random() < _HOT else 600) for sale in sales
-    )
+    """Nine of ten sales are of one shop, and so in one partition and one key group."""
+    sales = trial.next_sales(20_000, shops=600)
+    trial.send_sales({**sale, "shop": "s0"} if trial.random.random() < _HOT else sale for sale in sales)
     trial.close_windows()
     trial.finish()
 
 
 def _new_keys(trial: Trial) -> None:
-    """Each sale is of another shop."""
-    trial.send(30_000, shops=60_000)
+    """Each sale is of another shop, and a second of event time has 100,000 of them."""
+    trial.batch_records = 50_000
+    trial.create_topics()
+    driver = trial.start()
+    driver.wait_running()
+    _send_at_rate(trial, _NEW_KEYS, 10, shops=_MANY)
     trial.close_windows()
-    trial.finish()
+    trial.recover(driver)
+
+
+def _send_at_rate(trial: Trial, per_second: int, seconds: int, *, shops: int = 6) -> None:
+    """Send at a rate, or as fast as the machine can, in event time that is the time of sending."""
+    began, sent = time.monotonic(), 0
+    begin_ms = trial.next_sales(1)[0]["at"]
+    while (elapsed_s := time.monotonic() - began) < seconds:
+        count = min(int(elapsed_s * per_second) - sent, _MOST_AT_ONCE)
+        if count > 0:
+            sales = trial.next_sales(count, shops=shops)
+            trial.send_sales(
+                {**sale, "at": begin_ms + (sent + each) * 1000 // per_second}
+                for each, sale in enumerate(sales)
+            )
+            sent += count
+        time.sleep(0.0 if count == _MOST_AT_ONCE else 0.2)
+    trial.notes.append(f"{sent / (time.monotonic() - began):,.0f} sales a second")
 
 
 def _stopped_reader(trial: Trial) -> None:
@@ -61,9 +89,15 @@ def _stopped_reader(trial: Trial) -> None:
 
 
 LOAD = (
-    Scenario(id="burst", title="30,000 sales at once, after 300", play=_burst, deliveries=BOTH, limit_s=180),
-    Scenario(id="hot-key", title="two of 600 shops have 90 % of the sales", play=_hot_key, deliveries=BOTH),
-    Scenario(id="new-keys", title="30,000 sales of 30,000 shops", play=_new_keys, deliveries=BOTH),
+    Scenario(
+        id="burst", title="10 times the rate of 100 sales a second, for a minute", play=_burst,
+        deliveries=BOTH, limit_s=180,
+    ),
+    Scenario(id="hot-key", title="one of 600 shops has 90 % of the sales", play=_hot_key, deliveries=BOTH),
+    Scenario(
+        id="new-keys", title="up to 100,000 sales a second for 10 s, each of another shop", play=_new_keys,
+        deliveries=BOTH, limit_s=300,
+    ),
     Scenario(
         id="reader-stopped", title="a reader of the output stops while 20,000 sales are copied",
         play=_stopped_reader, deliveries=BOTH,

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from random import Random
 
 from flowcore.spark.checkpoint.lease import STALE_S
 from tests.benchmarks._faults.driver import Driver, wait_until
 from tests.benchmarks._faults.scenario import BOTH, Scenario
 from tests.benchmarks._faults.trial import Trial
 
-__all__ = ["PAUSES"]
+__all__ = ["PAUSES", "TIMEOUTS_S", "choose_pause"]
 
-_TRANSACTION_S = 300.0
-"""After this time Kafka aborts a transaction that flowcore has begun."""
+TIMEOUTS_S: Mapping[str, float] = {
+    "the lease": STALE_S,
+    "Spark's heartbeats and the broker's answers": 120.0,
+    "the transaction": 300.0,
+}
+"""What another process waits for; each pause is longer than one of them."""
+_MARGIN_S = (2.0, 15.0)
 
 
 def _jvm(trial: Trial) -> None:
@@ -23,12 +29,12 @@ def _jvm(trial: Trial) -> None:
     driver = _running(trial)
     pid = driver.jvm
     os.kill(pid, signal.SIGSTOP)
-    _pause(trial, 5, 40)
+    _pause(trial)
     os.kill(pid, signal.SIGCONT)
     trial.recover(driver)
 
 
-def _worker(least_s: float, most_s: float) -> Callable[[Trial], None]:
+def _worker(*timeouts: str) -> Callable[[Trial], None]:
     """A worker is stopped in its transaction, and goes on."""
 
     def play(trial: Trial) -> None:
@@ -37,7 +43,7 @@ def _worker(least_s: float, most_s: float) -> Callable[[Trial], None]:
         driver.wait_failpoint()
         trial.send(150)
         trial.close_windows()
-        _pause(trial, least_s, most_s)
+        _pause(trial, *timeouts)
         trial.recover(driver)
 
     return play
@@ -47,7 +53,7 @@ def _python(trial: Trial) -> None:
     """Another process takes over while only the driver's Python is stopped: its JVM must end by itself."""
     driver = _running(trial)
     os.kill(driver.pid, signal.SIGSTOP)
-    time.sleep(STALE_S + 2)
+    _pause(trial)
     _take_over(trial, driver)
 
 
@@ -57,7 +63,7 @@ def _machine(trial: Trial) -> None:
     driver = trial.start(f"transaction-rows:{trial.random.randint(1, 2)}:stop")
     driver.wait_failpoint()
     driver.signal_all(signal.SIGSTOP)
-    time.sleep(STALE_S + 2)
+    _pause(trial)
     _take_over(trial, driver)
 
 
@@ -98,23 +104,33 @@ def _running(trial: Trial) -> Driver:
     return driver
 
 
-def _pause(trial: Trial, least_s: float, most_s: float) -> None:
-    seconds = trial.random.uniform(least_s, most_s)
-    trial.notes.append(f"{seconds:.0f} s")
+def choose_pause(seed: int, random: Random, *timeouts: str) -> tuple[str, float]:
+    """The time-out that a pause passes, by default one of all, and the pause's seconds; seeds take turns."""
+    names = timeouts or tuple(TIMEOUTS_S)
+    name = names[(seed - 1) % len(names)]
+    return name, TIMEOUTS_S[name] + random.uniform(*_MARGIN_S)
+
+
+def _pause(trial: Trial, *timeouts: str) -> None:
+    name, seconds = choose_pause(trial.seed, trial.random, *timeouts)
+    trial.notes.append(f"{seconds:.0f} s, past {name}")
     time.sleep(seconds)
 
 
+_LEASE, _ANSWERS, _TRANSACTION = TIMEOUTS_S
+
 PAUSES = (
     Scenario(
-        id="pause-jvm", title="SIGSTOP of the JVM, 5 to 40 s", play=_jvm, deliveries=BOTH, limit_s=180,
+        id="pause-jvm", title="SIGSTOP of the JVM past a time-out: 30, 120 or 300 s", play=_jvm,
+        deliveries=BOTH, limit_s=180,
     ),
     Scenario(
-        id="pause-worker", title="SIGSTOP of a worker in its transaction, 5 to 40 s", play=_worker(5, 40),
-        limit_s=180,
+        id="pause-worker", title="SIGSTOP of a worker in its transaction, past 30 or 120 s",
+        play=_worker(_LEASE, _ANSWERS), limit_s=180,
     ),
     Scenario(
         id="pause-worker-past-transaction", title="the same, until Kafka has aborted the transaction",
-        play=_worker(_TRANSACTION_S + 15, _TRANSACTION_S + 20), limit_s=180,
+        play=_worker(_TRANSACTION), limit_s=180,
     ),
     Scenario(
         id="pause-python", title="SIGSTOP of the driver's Python until another process has taken over",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from confluent_kafka import Producer
 
 from flowcore.api.connectors import Delivery
+from flowcore.delivery import LedgerEntry
 from flowcore.errors import FlowcoreError, RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
@@ -69,6 +70,7 @@ class Trial:
         notes: The choices of the seed, for the report.
         batch_records: Records of a batch of drivers that are started.
         recovery_s: The longest time from the end of a fault to the complete output.
+        lost_ledger: The entries, with their slots, of a ledger that the scenario has deleted.
     """
 
     def __init__(self, site: Site, name: str, seed: int, delivery: Delivery) -> None:
@@ -82,6 +84,7 @@ class Trial:
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.recovery_s = 0.0
+        self.lost_ledger: list[tuple[int, LedgerEntry]] = []
         self.batch_records = 150
         self.key_groups = 4
         self.reader: CommittedReader | None = None
@@ -131,11 +134,11 @@ class Trial:
         partitions: int = PARTITIONS,
         encode: Callable[[Sale], bytes] = encode_sale,
     ) -> None:
-        """Send sales to the partition of their number; what the broker acknowledges must be in the output."""
+        """Send sales to the partition of their shop; what the broker acknowledges must be in the output."""
         self.create_topics()
         producer = self.producer()
         for sale in sales:
-            partition = sale["id"] % partitions
+            partition = int(sale["shop"][1:]) % partitions
             producer.produce(
                 self.sales.source, encode(sale), partition=partition,
                 on_delivery=partial(self._note, sale, partition),
@@ -179,13 +182,13 @@ class Trial:
         driver = Driver(self.sales, values, self.folder / f"driver-{self._drivers}.log", failpoint)
         return self._closing.enter_context(driver)
 
-    def finish(self) -> None:
+    def finish(self, **settings_besides: object) -> None:
         """Run the flow in the warm session until it has read everything.
 
         Raises:
             FlowcoreError: The flow cannot continue.
         """
-        plan, settings = self.plan()
+        plan, settings = self.plan(**settings_besides)
         with self.recovery():
             prepare_topics(plan, settings)
             with LiveRun(plan, Context(self.site.spark, settings, plan.flow)) as run:
@@ -209,9 +212,9 @@ class Trial:
         """Call a function at the end of the trial, after its drivers have ended."""
         self._closing.callback(call)
 
-    def plan(self) -> tuple[Plan, Settings]:
+    def plan(self, **settings_besides: object) -> tuple[Plan, Settings]:
         """Plan and settings of a run without faults."""
-        settings = Settings.of(self._settings(50_000), environment={})
+        settings = Settings.of({**self._settings(50_000), **settings_besides}, environment={})
         return plan_flow(self.sales.declare(), "slice", settings), settings
 
     @contextmanager

@@ -23,7 +23,7 @@ from tests.benchmarks._faults.sent import Sent, digest_of
 if TYPE_CHECKING:
     from tests.benchmarks._faults.trial import Trial
 
-__all__ = ["Output", "Verdict", "find_problems", "verify_trial"]
+__all__ = ["Output", "Verdict", "find_problems", "read_ledger", "verify_trial"]
 
 _SHOWN = 5
 Ledger = Sequence[tuple[int, LedgerEntry]]
@@ -58,10 +58,7 @@ def verify_trial(trial: Trial) -> Verdict:
         name: [_read_output(each) for each in _messages(trial, topic)]
         for name, topic in trial.sales.outputs.items()
     }
-    ledger = [
-        (each.partition(), LedgerEntry.decode(each.value()))
-        for each in _messages(trial, ledger_topic(trial.sales.flow, trial.checkpoint.name))
-    ]
+    ledger = [*trial.lost_ledger, *read_ledger(trial)]
     found = find_problems(trial.sales, trial.sent, outputs, ledger)
     problems = [*trial.problems, *found.problems]
     if trial.reader is not None:
@@ -69,6 +66,12 @@ def verify_trial(trial: Trial) -> Verdict:
         seen = Counter(_read_output(message) for message in trial.reader.found)
         problems += _compare("N3: a concurrent reader's copies", seen, Counter(outputs["copies"]))
     return Verdict(tuple(problems), found.repeats)
+
+
+def read_ledger(trial: Trial) -> list[tuple[int, LedgerEntry]]:
+    """The entries of a ledger as it is now, with their slots."""
+    topic = ledger_topic(trial.sales.flow, trial.checkpoint.name)
+    return [(each.partition(), LedgerEntry.decode(each.value())) for each in _messages(trial, topic)]
 
 
 def find_problems(
