@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import click
@@ -10,8 +15,15 @@ import pytest
 from click.testing import CliRunner
 
 from flowcore.api.connectors import Delivery
+from flowcore.kafka import transactions
+from flowcore.planner import plan_flow
+from flowcore.planner.rules.compatibility import derive_needs, find_differences
+from flowcore.settings import Settings
+from flowcore.spark.checkpoint.lease import STALE_S
 from tests.benchmarks import faults
-from tests.benchmarks._faults import trial as trial_module
+from tests.benchmarks._faults.machine import FakedMachine
+from tests.benchmarks._faults.pauses import TIMEOUTS_S, choose_pause
+from tests.benchmarks._faults.sales import Sales, Variant
 from tests.benchmarks._faults.scenario import BOTH, Outcome
 from tests.benchmarks._faults.trial import Site, Trial
 
@@ -61,8 +73,12 @@ def test_interrupt_removes_the_folder(keep: bool, tmp_path: Path, monkeypatch: p
         (folder / "state").mkdir()
         raise KeyboardInterrupt
 
+    def make_folder(**_: str) -> str:
+        folder.mkdir()
+        return str(folder)
+
     folder = tmp_path / "run"
-    monkeypatch.setattr(faults.tempfile, "mkdtemp", lambda **_: folder.mkdir() or str(folder))
+    monkeypatch.setattr("tempfile.mkdtemp", make_folder)
     monkeypatch.setattr(faults, "EmbeddedBroker", interrupt)
     monkeypatch.setenv("PYTHONPATH", "")
 
@@ -96,6 +112,60 @@ def test_report_counts_trials_by_delivery() -> None:
     assert [(each["seed"], each["delivery"]) for each in found["failed"]] == [(1, "at-least-once")]
 
 
+def test_pauses_of_some_seeds_pass_each_timeout() -> None:
+    """A trial has one pause, since the longest takes five minutes."""
+    chosen = [choose_pause(seed, Random(seed)) for seed in range(1, 1 + len(TIMEOUTS_S))]  # noqa: S311
+
+    assert [name for name, _ in chosen] == [*TIMEOUTS_S]
+    answers_s = Settings.of({}, environment={}).answer_timeout.total_seconds()
+    assert [*TIMEOUTS_S.values()] == [STALE_S, answers_s, transactions._TIMEOUT_S]
+    assert all(seconds > TIMEOUTS_S[name] for name, seconds in chosen)
+
+
+def test_other_steps_continue_from_the_checkpoint() -> None:
+    """And the renamed flow has the same topics, so that only its name is refused."""
+    before = Sales(flow="f")
+    variants: tuple[Variant, ...] = ("", "other steps", "another name")
+    settings = Settings.of({}, environment={})
+    plans = {
+        variant: plan_flow(replace(before, variant=variant).declare(), "slice", settings)
+        for variant in variants
+    }
+    needs = {variant: derive_needs(*plan.live_queries) for variant, plan in plans.items()}
+
+    assert not [*find_differences(needs[""], needs["other steps"])]
+    assert not [*find_differences(needs[""], needs["another name"])]
+    assert plans["another name"].flow != plans[""].flow
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize(("failing", "errors"), [(0, 0), (3, 2), (1, 6)])
+def test_writes_to_the_faked_disk_fail(failing: int, errors: int, tmp_path: Path) -> None:
+    """One write of some, and only to files below the folder."""
+    (tmp_path / "disk").mkdir()
+    machine = FakedMachine(tmp_path, tmp_path / "disk")
+    machine.set(failing=failing)
+    program = """
+import errno, os
+found = 0
+inside, outside = (os.open(name, os.O_CREAT | os.O_WRONLY) for name in ("disk/a", "b"))
+for _ in range(6):
+    os.write(outside, b"x")
+    try:
+        os.write(inside, b"x")
+    except OSError as error:
+        found += error.errno == errno.EIO
+print(found)
+"""
+    with machine.preloaded():
+        found = subprocess.run(
+            [sys.executable, "-S", "-c", program], cwd=tmp_path, capture_output=True, check=True
+        )
+
+    assert int(found.stdout) == errors
+    assert (tmp_path / "disk" / "a").stat().st_size == 6 - errors
+
+
 class _Driver:
     """A driver that has ended, or goes on; it has no process."""
 
@@ -127,7 +197,7 @@ def test_recovery_of_an_ended_driver_includes_the_next_run(
 ) -> None:
     """Rule N7: if the driver went on, the next run is a recovery of its own."""
     with _TimedTrial(Site("", cast("Any", None), tmp_path), "kill-jvm", 1, BOTH[0]) as trial:
-        monkeypatch.setattr(trial_module.time, "monotonic", lambda: trial.now_s)
+        monkeypatch.setattr("time.monotonic", lambda: trial.now_s)
         trial.recover(cast("Any", _Driver(ended=ended)))
 
     assert trial.recovery_s == recovery_s

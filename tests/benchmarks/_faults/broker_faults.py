@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,13 +15,16 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from flowcore.errors import LostRecordsError, StateError
+from flowcore.delivery import ledger_topic
+from flowcore.errors import DeliveryError, LostRecordsError, StateError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics, grow_topic, identify_topics
 from flowcore.spark.run.lost_records import skip_lost_records
 from tests.benchmarks._faults.driver import wait_until
+from tests.benchmarks._faults.pauses import choose_pause
 from tests.benchmarks._faults.scenario import BOTH, Scenario
 from tests.benchmarks._faults.trial import CLOSING, Trial
+from tests.benchmarks._faults.verify import read_ledger
 
 __all__ = ["BROKER_FAULTS", "broker_of", "kill_broker"]
 
@@ -77,13 +81,9 @@ def _recreated(trial: Trial) -> None:
     trial.close_windows()
     trial.finish()
     trial.sent.uncounted |= {sale["id"] for _, sale in trial.sent.sales if sale["id"] >= CLOSING}
-    admin = AdminClient({"bootstrap.servers": trial.site.servers})
     topic = trial.sales.source
     before = identify_topics(trial.site.servers, [topic])[topic]
-    admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
-    wait_until(
-        lambda: identify_topics(trial.site.servers, [topic])[topic] is None, 30, "the topic is deleted"
-    )
+    _delete_topic(trial, topic)
     ensure_topics(trial.site.servers, {topic: 2})
     trial.notes.append(f"id {before and before.id}")
     trial.send(trial.random.randint(100, 900))
@@ -127,6 +127,43 @@ def _expired(trial: Trial) -> None:
     if skipped != len(trial.sent.lost):
         trial.problems.append(f"N1: {skipped} records are listed as lost, not {len(trial.sent.lost)}")
     trial.finish()
+
+
+def _paused(trial: Trial) -> None:
+    """The broker is stopped with SIGSTOP past a time-out, and goes on: its clock has jumped then."""
+    (jvm,) = _children(broker_of(trial))
+    trial.send(600)
+    trial.close_windows()
+    driver = trial.start()
+    trial.wait_copies(trial.random.randint(1, 300), driver)
+    name, seconds = choose_pause(trial.seed, trial.random)
+    trial.notes.append(f"{seconds:.0f} s, past {name}")
+    os.kill(jvm, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(jvm, signal.SIGCONT)
+    trial.recover(driver)
+
+
+def _ledger_deleted(trial: Trial) -> None:
+    """The start is refused; with the setting that the error names, the ledger begins anew."""
+    trial.send(600)
+    trial.finish()
+    trial.lost_ledger += read_ledger(trial)
+    _delete_topic(trial, ledger_topic(trial.sales.flow, trial.checkpoint.name))
+    trial.send(trial.random.randint(1, 600))
+    trial.close_windows()
+    error = trial.expect_refusal(DeliveryError, "has no entry: records may be missing")
+    (batch,) = re.findall(r"delivery\.repeat-batch=([\w-]+:\d+)", error)
+    trial.finish(**{"delivery.repeat-batch": batch})
+    trial.send(100)
+    trial.close_windows()
+    trial.finish()
+
+
+def _delete_topic(trial: Trial, topic: str) -> None:
+    servers = trial.site.servers
+    AdminClient({"bootstrap.servers": servers}).delete_topics([topic])[topic].result(_TIMEOUT_S)
+    wait_until(lambda: identify_topics(servers, [topic])[topic] is None, 30, f"{topic} is deleted")
 
 
 def _smaller(trial: Trial) -> None:
@@ -193,6 +230,13 @@ BROKER_FAULTS = (
     Scenario(
         id="broker-throttled", title="a broker that gets a tenth of its time", play=_throttled,
         own_broker=True, deliveries=BOTH, limit_s=180,
+    ),
+    Scenario(
+        id="broker-paused", title="SIGSTOP of the broker past a time-out: 30, 120 or 300 s", play=_paused,
+        own_broker=True, deliveries=BOTH, limit_s=180,
+    ),
+    Scenario(
+        id="ledger-deleted", title="the ledger is deleted while the flow is down", play=_ledger_deleted,
     ),
     Scenario(
         id="topic-recreated", title="the source topic is deleted and created again", play=_recreated,

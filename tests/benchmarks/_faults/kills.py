@@ -26,8 +26,9 @@ from tests.benchmarks._faults.driver import Driver, wait_until
 from tests.benchmarks._faults.scenario import BOTH, Scenario
 from tests.benchmarks._faults.trial import Trial
 
-__all__ = ["KILLS"]
+__all__ = ["KILLS", "kill_in_batch", "run_stages"]
 
+_IN_BATCH = ("offsets-logged", "transaction-committed-0", "transaction-committed-1", "batch-written")
 _SALES = 600
 _SNAPSHOT_SHOPS = 6_000
 _DIGITS = 200
@@ -168,7 +169,7 @@ def _catalog(failpoint: str, most: int) -> Callable[[Trial], None]:
         trial.create_topics()
         catalog = Catalog(str(trial.folder / "data"))
         catalog.add_orders(0, 500)
-        _run_stages(trial, catalog)
+        run_stages(trial, catalog)
         before = catalog.expected()
         catalog.add_orders(1, 500)
         with Driver(
@@ -180,18 +181,48 @@ def _catalog(failpoint: str, most: int) -> Callable[[Trial], None]:
         if (seen := catalog.written()) not in ({}, before, catalog.expected()):
             trial.problems.append(f"N4: after the kill a reader sees neither result: {json.dumps(seen)}")
         with trial.recovery():
-            _run_stages(trial, catalog)
+            run_stages(trial, catalog)
         if (seen := catalog.written()) != catalog.expected():
             trial.problems.append(f"N4: the result is {json.dumps(seen)}")
 
     return play
 
 
-def _run_stages(trial: Trial, catalog: Catalog) -> None:
+def run_stages(trial: Trial, catalog: Catalog) -> None:
+    """Run the bounded stages of a catalog in the warm session."""
     settings = Settings.of({"state.dir": trial.state}, environment={})
     plan = plan_flow(catalog.declare(), None, settings)
     context = Context(trial.site.spark, settings, plan.flow)
     run_plan(replace(plan, live=None), context)
+
+
+def _again(trial: Trial) -> None:
+    """Kill the run that recovers, in the batch that it repeats or soon after, once or twice."""
+    trial.send(2 * _SALES)
+    trial.close_windows()
+    kill_in_batch(trial)
+    for _ in range(trial.random.randint(1, 2)):
+        if trial.sales.delivery == "at-least-once":
+            kill_in_batch(trial)
+            continue
+        failpoint = trial.random.choice((*_IN_BATCH, "offsets-unlogged", "transaction-rows"))
+        driver = trial.start(f"{failpoint}:1")
+        driver.wait_failpoint()
+        driver.wait_end()
+    trial.finish()
+
+
+def kill_in_batch(trial: Trial, *failpoints: str, **settings: object) -> None:
+    """Kill a driver in the middle of a batch: at a fail-point, or at a random moment of at-least-once."""
+    if trial.sales.delivery == "exactly-once":
+        name = trial.random.choice(failpoints or _IN_BATCH)
+        driver = trial.start(f"{name}:{trial.random.randint(1, 2)}", **settings)
+        driver.wait_failpoint()
+        driver.wait_end()
+    else:
+        driver = trial.start()
+        trial.wait_copies(len(trial.copied()) + trial.random.randint(1, 150), driver)
+        driver.kill()
 
 
 def _send_all(trial: Trial) -> None:
@@ -307,5 +338,9 @@ KILLS = (
     Scenario(
         id="kill-worker", title="Python workers, at a random moment",
         play=_at_random(_kill_worker), deliveries=BOTH,
+    ),
+    Scenario(
+        id="kill-again", title="a driver in a batch, and then those that recover from it", play=_again,
+        deliveries=BOTH,
     ),
 )  # fmt: skip

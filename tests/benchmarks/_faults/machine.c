@@ -1,8 +1,9 @@
-/* A machine whose clock jumps and whose disk is slow, for the processes that preload this library.
+/* A machine whose clock jumps and whose disk is slow or fails, for the processes that preload this library.
  *
- * FLOWCORE_MACHINE names a file with three numbers of 64 bits, which may change at any time: nanoseconds that
+ * FLOWCORE_MACHINE names a file with four numbers of 64 bits, which may change at any time: nanoseconds that
  * are added to the wall clock; bytes that the disk writes in a second (0: no limit); nanoseconds that each
- * write to the disk takes besides. Pipes, sockets and monotonic clocks are as they were.
+ * write to the disk takes besides; and n, if one write of n to files below FLOWCORE_MACHINE_FOLDER fails with
+ * EIO (0: none). Pipes, sockets and monotonic clocks are as they were.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,7 +11,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -29,6 +32,7 @@ struct machine {
   volatile int64_t clock;
   volatile int64_t rate;
   volatile int64_t latency;
+  volatile int64_t failing;
 };
 
 static struct machine untouched;
@@ -129,8 +133,25 @@ static void spend(int file, int64_t bytes) {
   pthread_mutex_unlock(&disk);
 }
 
+static int fails(int file) {
+  static int64_t writes;
+  char link[64], path[4096];
+  int64_t failing = machine->failing;
+  if (failing == 0) return 0;
+  const char *folder = getenv("FLOWCORE_MACHINE_FOLDER");
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  ssize_t size = readlink(link, path, sizeof path - 1);
+  if (folder == NULL || size < 0) return 0;
+  path[size] = '\0';
+  if (strncmp(path, folder, strlen(folder)) != 0) return 0;
+  if (__atomic_add_fetch(&writes, 1, __ATOMIC_RELAXED) % failing != 0) return 0;
+  errno = EIO;
+  return 1;
+}
+
 ssize_t write(int file, const void *bytes, size_t count) {
   if (real_write == NULL) set_up();
+  if (fails(file)) return -1;
   ssize_t written = real_write(file, bytes, count);
   spend(file, written);
   return written;
@@ -138,6 +159,7 @@ ssize_t write(int file, const void *bytes, size_t count) {
 
 ssize_t writev(int file, const struct iovec *parts, int count) {
   if (real_writev == NULL) set_up();
+  if (fails(file)) return -1;
   ssize_t written = real_writev(file, parts, count);
   spend(file, written);
   return written;
@@ -145,6 +167,7 @@ ssize_t writev(int file, const struct iovec *parts, int count) {
 
 ssize_t pwrite(int file, const void *bytes, size_t count, off_t place) {
   if (real_pwrite == NULL) set_up();
+  if (fails(file)) return -1;
   ssize_t written = real_pwrite(file, bytes, count, place);
   spend(file, written);
   return written;

@@ -1,4 +1,4 @@
-"""Faults of the machine, which are faked in the processes of a trial: its clock jumps, its disk is slow."""
+"""Faults of the machine, faked in the processes of a trial: its clock jumps, its disk is slow or fails."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 
 from flowcore.errors import RunError
 from tests.benchmarks._faults.scenario import BOTH, Scenario
+from tests.benchmarks._faults.storage import require_outage
 from tests.benchmarks._faults.trial import Trial
 
-__all__ = ["MACHINE_FAULTS"]
+__all__ = ["MACHINE_FAULTS", "FakedMachine"]
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _JUMP_S = 3000.0
@@ -23,14 +24,18 @@ _JUMP_S = 3000.0
 _KIB = 1024
 
 
-class _FakedMachine:
+class FakedMachine:
     """A library that processes preload, and the file that says what they see; see ``machine.c``.
+
+    Args:
+        folder: Where both are written.
+        disk: The folder to which writes may fail.
 
     Raises:
         RunError: There is no C compiler.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Path | None = None) -> None:
         compiler = shutil.which("cc")
         if compiler is None:
             msg = "clocks and disks are faked by a library that must be compiled: install a C compiler (cc)"
@@ -40,10 +45,14 @@ class _FakedMachine:
         self._file = folder / "machine"
         self.set()
         self.environment = {"LD_PRELOAD": str(library), "FLOWCORE_MACHINE": str(self._file)}
+        if disk is not None:
+            self.environment["FLOWCORE_MACHINE_FOLDER"] = str(disk.resolve())
 
-    def set(self, *, clock_s: float = 0.0, bytes_per_s: int = 0, latency_s: float = 0.0) -> None:
-        """Change what all processes see: a clock that is ahead, and a disk that is slow."""
-        content = struct.pack("=qqq", int(clock_s * 1e9), bytes_per_s, int(latency_s * 1e9))
+    def set(
+        self, *, clock_s: float = 0.0, bytes_per_s: int = 0, latency_s: float = 0.0, failing: int = 0
+    ) -> None:
+        """Change what all processes see: a clock that is ahead, a slow disk, one failing write of some."""
+        content = struct.pack("=qqqq", int(clock_s * 1e9), bytes_per_s, int(latency_s * 1e9), failing)
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(content)
 
@@ -60,7 +69,7 @@ class _FakedMachine:
 
 def _clock(trial: Trial) -> None:
     """The wall clock of a driver jumps some times, by up to 50 minutes, and is right in the end."""
-    machine = _FakedMachine(trial.folder)
+    machine = FakedMachine(trial.folder)
     trial.send(450)
     interval = trial.random.choice(("0 s", "200 ms", "2 s"))
     with machine.preloaded():
@@ -82,7 +91,7 @@ def _slow_disk(trial: Trial) -> None:
     """The broker's disk is slow for a minute, now and then so that requests take seconds."""
     broker = trial.site.broker
     assert broker is not None
-    machine = _FakedMachine(trial.folder)
+    machine = FakedMachine(trial.folder)
     broker.stop()
     with machine.preloaded():
         broker.start()
@@ -101,6 +110,24 @@ def _slow_disk(trial: Trial) -> None:
     trial.recover(driver)
 
 
+def _disk_errors(trial: Trial) -> None:
+    """All writes to the state folder, or one of some, fail with EIO for a time."""
+    machine = FakedMachine(trial.folder, trial.state)
+    trial.send(600)
+    trial.close_windows()
+    with machine.preloaded():
+        driver = trial.start()
+    trial.wait_copies(trial.random.randint(1, 300), driver)
+    failing, seconds = trial.random.choice((1, 3, 20)), trial.random.uniform(2, 30)
+    trial.notes.append(f"one write of {failing}, {seconds:.0f} s")
+    machine.set(failing=failing)
+    time.sleep(seconds)
+    machine.set()
+    trial.recover(driver)
+    if driver.error:
+        require_outage(trial, driver)
+
+
 MACHINE_FAULTS = (
     Scenario(
         id="clock-jumps", title="the clock of a driver jumps by up to 50 minutes (needs a C compiler)",
@@ -109,5 +136,9 @@ MACHINE_FAULTS = (
     Scenario(
         id="slow-disk", title="the disk of the broker is slow for a minute (needs a C compiler)",
         play=_slow_disk, own_broker=True, deliveries=BOTH, limit_s=180,
+    ),
+    Scenario(
+        id="disk-errors", title="writes to the state folder fail with EIO, 2 to 30 s (needs a C compiler)",
+        play=_disk_errors, deliveries=BOTH, limit_s=180,
     ),
 )  # fmt: skip

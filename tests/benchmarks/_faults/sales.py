@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Sale = dict[str, Any]
-Variant = Literal["", "one more output"]
+Variant = Literal["", "one more output", "other steps", "another name"]
 """How a flow differs from its first version."""
 SALE = "id BIGINT NOT NULL, shop STRING NOT NULL, price BIGINT NOT NULL, at BIGINT NOT NULL"
 PARTITIONS = 2
@@ -67,7 +67,8 @@ class Sales:
 
     def declare(self) -> Flow:
         """Declare the flow."""
-        flow, outputs = Flow(self.flow), self.outputs
+        outputs = self.outputs
+        flow = Flow(f"{self.flow}-renamed" if self.variant == "another name" else self.flow)
         source = KafkaTopic(
             self.source, schema=SALE, event_time="at", watermark=monotonous(), deduplicate=self.deduplicate,
         )  # fmt: skip
@@ -76,6 +77,9 @@ class Sales:
             doubled = sales.with_columns(price="price * 2")
             doubled.write("copies", KafkaTopic(outputs["copies"], delivery=self.delivery), key="shop")
             return flow
+        if self.variant == "other steps":  # with the same result
+            taxed = sales.with_columns(tax="price / 10").where("tax >= 0")
+            sales = taxed.select("id", "shop", "price", "at")
         copies = sales.map(_double_price, schema=SALE, name="doubled")
         if self.variant == "one more output":
             copies.write("more", KafkaTopic(f"{self.flow}-more", delivery=self.delivery), key="shop")
