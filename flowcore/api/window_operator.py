@@ -202,12 +202,23 @@ class Window(StatefulOperator):
         if self.config.has_lateness and self.config.allowed_lateness_ms == MAX_TIMESTAMP_MS:
             why = "its windows are kept for late records for ever"
             return Decision("unbounded", (why,), ("declare a finite allowed_lateness=",))
+        if self.config.ttl_ms is not None:
+            return None
+        if self.config.assigner.bounded:
+            return self._unbounded_key_state()
         keeps_records = self.config.evictor is not None or isinstance(self.config.function, WindowProcess)
-        if self.config.assigner.bounded or not (self.by or keeps_records) or self.config.ttl_ms is not None:
+        if not (self.by or keeps_records):
             return None
         kept = "records" if keeps_records else "each key"
         why = f"its window never ends, and keeps {kept} until a trigger purges it"
         return Decision("unbounded", (why,), ("declare ttl=, or use windows that end",))
+
+    def _unbounded_key_state(self) -> Decision | None:
+        if not self.by or self.config.function.then is None:
+            return None
+        why = "what its function keeps of a key stays when the windows of the key end"
+        change = "remove it in the function's clear"
+        return Decision("unbounded, if its function keeps key_state", (why,), (change,))
 
     def late_records(self) -> Decision | None:
         if self.bounded or not self.config.has_lateness:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from flowcore import (
     monotonous,
 )
 from flowcore.planner import plan_flow
+from flowcore.windows.functions import WindowContext
 from flowcore.windows.triggers import Count
 
 SALE = "shop STRING, price BIGINT, at TIMESTAMP"
@@ -26,6 +28,11 @@ SALE = "shop STRING, price BIGINT, at TIMESTAMP"
 
 class _Seen(KeyedProcessFunction):
     """Keeps what it likes."""
+
+
+def _shown(context: WindowContext, values: Sequence[Any]) -> Iterable[Any]:
+    context.key_state["windows"] = context.key_state.get("windows", 0) + len(values)
+    yield {"n": context.key_state["windows"]}
 
 
 OPERATORS: dict[str, tuple[Callable[[Stream], Stream], str | None]] = {
@@ -41,6 +48,12 @@ OPERATORS: dict[str, tuple[Callable[[Stream], Stream], str | None]] = {
             n="count(*)"
         ),
         None,
+    ),
+    "window-with-function": (
+        lambda sales: sales.window(Tumbling(9), by="shop", time="processing", name="it").process(
+            _shown, schema="n BIGINT"
+        ),
+        "stays when the windows of the key end",
     ),
     "window-late-for-ever": (
         lambda sales: (
