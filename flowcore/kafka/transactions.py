@@ -132,18 +132,21 @@ class TransactionalWriter:
             result.refusal = str(error)
         return result
 
-    def require_first(self, batch: int) -> None:
-        """Check that a checkpoint may begin to write with a batch: no other one has written to the ledger.
+    def has_written(self, batch: int) -> bool:
+        """Whether a slot has written a batch, also if the checkpoint is older than that.
 
-        To be called before the first start, while no slot has written: each would refuse only for itself.
+        To be called before a start with that batch, while no slot writes: each would refuse only for itself.
 
         Raises:
             BrokerError: The ledger cannot be read.
-            DeliveryError: Another checkpoint has written.
+            DeliveryError: The batch does not continue the ledger, or another checkpoint has written.
         """
-        for slot in range(self._count_slots()):
+        written = False
+        # Before the first batch another checkpoint may have had more slots.
+        for slot in range(self._count_slots() if batch == self.terms.since else self.terms.slots):
             context = SlotBatch(self.flow, self.query, self.checkpoint, batch, slot, self.terms)
-            context.find_written(context.read_last(self._last_entry(slot)))
+            written |= context.find_written(context.read_last(self._last_entry(slot))) is not None
+        return written
 
     def _start(self, slot: int) -> Producer:
         producer = Producer(

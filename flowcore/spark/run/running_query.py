@@ -277,10 +277,9 @@ class RunningQuery:
             batch_bytes=largest_batch_bytes(self.prepared.side_channels.limits.values()),
             message_bytes=LARGEST_BYTES,
         )
-        if not planned_batches(self._checkpoint):
-            writer.require_first(terms.since)
-        repeats = has_unfinished_batch(self._checkpoint)
-        return TransactionalSink(writer, next_batch(self._checkpoint) if repeats else None)
+        batch = next_batch(self._checkpoint)
+        repeats = writer.has_written(batch) or has_unfinished_batch(self._checkpoint)
+        return TransactionalSink(writer, batch if repeats else None)
 
     def _dead_letter_sink(self, counted: CountedBadRecords) -> DeadLetterSink:
         (topic,) = self.prepared.query.topics_read
