@@ -143,7 +143,7 @@ def test_session_that_has_emitted_continues_within_its_lateness() -> None:
 
 
 def test_two_sessions_that_emitted_are_joined_late() -> None:
-    """The record between them emits all records, those of the earlier session first; former timers do not emit."""
+    """The record between them emits all records, the earlier session first; former timers do not emit."""
     harness = harness_of(SessionWindows(100), allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 150), ("a", 2, 0))
