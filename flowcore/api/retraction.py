@@ -147,7 +147,9 @@ class RetractingAggregate(_Retraction):
         return f"it counts each value, for {', '.join(counted)}" if counted else "it keeps sums and counts"
 
     def own_emission(self) -> Decision:
-        return Decision("at each change", ("once in a batch, a group that has another result",))
+        return Decision(
+            "at each change", ("a group that has another result, once between two control elements",)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -1,14 +1,15 @@
 """The watermark and status that a query emits to its sinks: the combination over the key groups they read.
 
-Each key group reports what it has emitted in a step. The combined watermark is the minimum over all of them,
-and over the sources from which a sink reads directly. A watermark that a flush buffer holds is not emitted
-yet.
+Each key group reports what it has emitted in a step. The watermark of an operator is the minimum over its key
+groups, since all of them read the same input. That of the query is the minimum over the operators, and the
+sources from which a sink reads directly, that are neither idle nor at their end. A watermark that a flush
+buffer holds is not emitted yet.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowcore.elements import MIN_TIMESTAMP_MS, StreamElement, Watermark, WatermarkStatus
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, StreamElement, Watermark, WatermarkStatus
 
 __all__ = ["SOURCES", "CombinedElements", "Report", "add_to_report"]
 
@@ -40,7 +41,8 @@ class CombinedElements:
     """Combines the watermarks and statuses that key groups emit to those of the query.
 
     Args:
-        groups: The names of all key groups. Before its first report, a group holds the watermark.
+        groups: The names of all key groups, ``operator/number``. Before its first report, a group holds the
+            watermark.
 
     >>> combined = CombinedElements(["a/0", "a/1"])
     >>> combined.take("a/0", {"watermark_ms": 7})
@@ -65,9 +67,19 @@ class CombinedElements:
 
     def emit(self) -> tuple[Watermark | WatermarkStatus, ...]:
         """The elements changed since the last call, in the order of the last report that had both."""
-        groups = self._groups.values()
-        watermark_ms = min(each["watermark_ms"] for each in groups)
-        idle = all(each.get("idle", False) for each in groups)
+        operators: dict[str, list[Report]] = {}
+        for name, each in self._groups.items():
+            operators.setdefault(name.rpartition("/")[0], []).append(each)
+        channels = [
+            (min(each["watermark_ms"] for each in groups), all(each.get("idle", False) for each in groups))
+            for groups in operators.values()
+        ]
+        idle = all(idle for _, idle in channels)
+        holding = [ms for ms, is_idle in channels if idle or (not is_idle and ms < MAX_TIMESTAMP_MS)]
+        ended = all(ms == MAX_TIMESTAMP_MS for ms, _ in channels)
+        watermark_ms = max(
+            self._watermark_ms, min(holding, default=MAX_TIMESTAMP_MS if ended else MIN_TIMESTAMP_MS)
+        )
         status = [WatermarkStatus(idle)] if idle != self._idle else []
         watermark = [Watermark(watermark_ms)] if watermark_ms > self._watermark_ms else []
         self._watermark_ms, self._idle = watermark_ms, idle
@@ -78,5 +90,9 @@ class CombinedElements:
         return dict(self._groups)
 
     def restore(self, kept: Mapping[str, Report]) -> None:
-        """Apply a `snapshot`; everything is emitted again. Removed key groups are ignored."""
-        self._groups |= {name: each for name, each in kept.items() if name in self._groups}
+        """Apply a `snapshot`; everything is emitted again. Removed key groups are ignored.
+
+        Sources report again by themselves, and are active at first.
+        """
+        known = {name: each for name, each in kept.items() if name in self._groups and name != SOURCES}
+        self._groups |= known

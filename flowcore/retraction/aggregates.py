@@ -1,9 +1,9 @@
 """Aggregates of a changelog, as an operator on key groups: values are added, and taken back.
 
-A group has the rows that were inserted into it and not retracted. After a step each group whose result has
-changed is emitted once, so that a later row of a group replaces the earlier one. A group without rows is
-forgotten; if it was emitted before, a row says that it is deleted. Without columns to group by there is one
-group, which stays.
+A group has the rows that were inserted into it and not retracted. At the end of a step, and before a control
+element in it, each group whose result has changed is emitted once, so that a later row of a group replaces
+the earlier one. A group without rows is forgotten; if it was emitted before, a row says that it is deleted.
+Without columns to group by there is one group, which stays.
 
 Source: Flink's group aggregate with retraction.
 """
@@ -119,11 +119,11 @@ class _Group:
 
 @dataclass(slots=True)
 class _Step:
-    """The groups that a step has changed.
+    """The groups that the rows of a step have changed since the last emission.
 
     Attributes:
-        last: The position of each group's last row among the rows of the step.
-        before: The results that the groups had before the step.
+        last: The position of each group's last row among these rows.
+        before: The results that the groups had before.
     """
 
     last: dict[Any, int] = field(default_factory=dict)

@@ -84,7 +84,7 @@ class Fuzzer:
     """Makes bad messages from good ones.
 
     Args:
-        schema: The columns of the topic: BIGINT, of which there is one, DOUBLE, STRING and BOOLEAN.
+        schema: The columns of the topic: BIGINT, of which there is at least one, DOUBLE, STRING and BOOLEAN.
         random: The source of all choices; the same seed gives the same messages.
 
     >>> fuzzer = Fuzzer(Schema.parse("id BIGINT NOT NULL"), Random(1))

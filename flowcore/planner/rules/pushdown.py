@@ -95,8 +95,17 @@ class _Pushing:
             return Obstacle(
                 f"{parent.name} may keep state, and would see fewer records", f"put it before {parent.name}"
             )
-        buffers = parent.flush_obstacle() is None  # what is replaced in its flush buffer must not pass
-        if parent.updating and not parent.bounded and (buffers or not parent.inputs[0].updating):
+        if (
+            parent.updating
+            and not parent.bounded
+            and parent.flush_ms != 0
+            and parent.flush_obstacle() is None
+        ):
+            return Obstacle(
+                f"in a flush buffer of {parent.name} a row may replace one for which it is true",
+                f"declare flush=timedelta(0) on {parent.name}, if it need not buffer",
+            )
+        if parent.updating and not parent.bounded and not parent.inputs[0].updating:
             return Obstacle(f"rows of {parent.name} replace earlier ones, and it does not retract these")
         if self.readers[parent] > 1:
             return Obstacle(

@@ -15,7 +15,16 @@ from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, Read, WithEventTime, Write, find_timed
+from flowcore.api.operators import (
+    Apply,
+    Deduplicate,
+    Operator,
+    Read,
+    StatefulOperator,
+    WithEventTime,
+    Write,
+    find_timed,
+)
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
 from flowcore.planner.model import Edge, LiveQuery
@@ -188,10 +197,23 @@ def _choose_carried(sender: Operator, readers: Collection[Operator], settings: S
     anew = _find_anew(sender, readers)
     if anew is not None:
         return Decision("value-only", (f"{anew} event time anew",))
-    lost = [node.name for node in find_timed(sender) if not node.bounded and not node.has_timestamps]
-    if lost:
-        return Decision("value-only", (f"rows of {lost[-1]} have no timestamps",))
+    applied = [node.name for node in sender.upstream if isinstance(node, Apply) and not node.bounded]
+    without = _find_without_timestamps(sender)
+    if applied or without is not None:
+        return Decision("value-only", (f"rows of {applied[0] if applied else without} have no timestamps",))
     return decision
+
+
+def _find_without_timestamps(node: Operator) -> str | None:
+    """The operator because of which no record of an operator has a timestamp; None if some may have one."""
+    if not node.has_timestamps:
+        return node.name
+    if isinstance(node, WithEventTime) or (
+        isinstance(node, StatefulOperator) and not isinstance(node, Deduplicate)
+    ):
+        return None  # it gives its records timestamps, or emits them at those of windows and timers
+    found = [_find_without_timestamps(each) for each in node.inputs if not each.bounded]
+    return found[0] if all(found) and found else None
 
 
 def _find_anew(sender: Operator, readers: Collection[Operator]) -> str | None:

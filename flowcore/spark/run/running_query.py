@@ -140,7 +140,7 @@ class RunningQuery:
 
     Raises:
         BrokerError: Its ledger cannot be created.
-        DeliveryError: Another checkpoint has written its outputs.
+        DeliveryError: Its next batch does not continue its ledger, or another checkpoint has written.
         RunError: Spark cannot start it.
     """
 

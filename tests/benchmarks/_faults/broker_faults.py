@@ -139,8 +139,10 @@ def _paused(trial: Trial) -> None:
     name, seconds = choose_pause(trial.seed, trial.random)
     trial.notes.append(f"{seconds:.0f} s, past {name}")
     os.kill(jvm, signal.SIGSTOP)
-    time.sleep(seconds)
-    os.kill(jvm, signal.SIGCONT)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(jvm, signal.SIGCONT)
     trial.recover(driver)
 
 

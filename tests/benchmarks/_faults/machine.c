@@ -143,7 +143,8 @@ static int fails(int file) {
   ssize_t size = readlink(link, path, sizeof path - 1);
   if (folder == NULL || size < 0) return 0;
   path[size] = '\0';
-  if (strncmp(path, folder, strlen(folder)) != 0) return 0;
+  size_t length = strlen(folder);
+  if (strncmp(path, folder, length) != 0 || (path[length] != '/' && path[length] != '\0')) return 0;
   if (__atomic_add_fetch(&writes, 1, __ATOMIC_RELAXED) % failing != 0) return 0;
   errno = EIO;
   return 1;

@@ -1,16 +1,16 @@
 """The watermark and status of a query's sinks are the combination over its key groups."""
 
-from flowcore.elements import LatencyMarker, RecordAttributes, Watermark, WatermarkStatus
-from flowcore.keyed.emitted import CombinedElements, Report, add_to_report
+from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, RecordAttributes, Watermark, WatermarkStatus
+from flowcore.keyed.emitted import SOURCES, CombinedElements, Report, add_to_report
 
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 
 def combined(**reports: Report) -> CombinedElements:
     """Two key groups, with a report of each."""
-    found = CombinedElements(["a", "b"])
+    found = CombinedElements(["w/a", "w/b"])
     for group, report in reports.items():
-        found.take(group, report)
+        found.take(f"w/{group}", report)
     return found
 
 
@@ -25,11 +25,11 @@ def test_elements_are_emitted_where_they_change() -> None:
     query = combined(a={"watermark_ms": 7}, b={"watermark_ms": 7})
 
     assert query.emit() == (Watermark(7),)
-    query.take("a", {"watermark_ms": 7, "idle": False})
+    query.take("w/a", {"watermark_ms": 7, "idle": False})
     assert query.emit() == ()
-    query.take("a", {"watermark_ms": 9})
+    query.take("w/a", {"watermark_ms": 9})
     assert query.emit() == ()
-    query.take("b", {"watermark_ms": 8})
+    query.take("w/b", {"watermark_ms": 8})
     assert query.emit() == (Watermark(8),)
 
 
@@ -38,9 +38,9 @@ def test_query_is_idle_when_all_its_key_groups_are() -> None:
     query = combined(a={"idle": True})
 
     assert query.emit() == ()
-    query.take("b", {"idle": True})
+    query.take("w/b", {"idle": True})
     assert query.emit() == (IDLE,)
-    query.take("a", {"idle": False})
+    query.take("w/a", {"idle": False})
     assert query.emit() == (ACTIVE,)
 
 
@@ -73,3 +73,38 @@ def test_restored_query_emits_everything_again() -> None:
 
     assert same.emit() == (Watermark(7),)
     assert other.emit() == ()
+
+
+def test_idle_operator_does_not_hold_the_watermark_of_another_one() -> None:
+    """Nor does one that has ended. If all others are idle, the end of one is not the end of time."""
+    query = CombinedElements(["a/0", "b/0", SOURCES])
+    for name, report in {
+        "a/0": {"watermark_ms": 5},
+        "b/0": {"watermark_ms": 7},
+        SOURCES: {"watermark_ms": 9},
+    }.items():
+        query.take(name, report)
+
+    assert query.emit() == (Watermark(5),)
+    query.take("a/0", {"idle": True})
+    assert query.emit() == (Watermark(7),)
+    query.take("b/0", {"watermark_ms": MAX_TIMESTAMP_MS})
+    assert query.emit() == (Watermark(9),)
+    query.take(SOURCES, {"idle": True})
+    assert query.emit() == ()
+    query.take("a/0", {"idle": False, "watermark_ms": 6})
+    assert query.emit() == ()
+    query.take("a/0", {"watermark_ms": MAX_TIMESTAMP_MS})
+    query.take(SOURCES, {"watermark_ms": MAX_TIMESTAMP_MS, "idle": False})
+    assert query.emit() == (Watermark(MAX_TIMESTAMP_MS),)
+
+
+def test_sources_are_active_after_a_restart() -> None:
+    """They report their status when it changes, and begin as active."""
+    query = CombinedElements([SOURCES])
+    query.take(SOURCES, {"idle": True})
+    restarted = CombinedElements([SOURCES])
+
+    restarted.restore(query.snapshot())
+
+    assert restarted.emit() == ()

@@ -114,6 +114,28 @@ def test_rows_of_a_regular_join_have_no_timestamps() -> None:
     assert "rows of j have no timestamps" in plan_flow(flow).explain(verbose=True)
 
 
+def test_windows_over_rows_without_timestamps_have_their_own() -> None:
+    """Of processing time: a result has the end of its window."""
+    flow = Flow("f")
+    rows = bids(flow).map_batches(lambda batch: batch, schema=BID, name="m")
+    windows = rows.window(Tumbling(10), by="bidder", time="processing", name="w").aggregate(n="count(*)")
+    windows.write("o", KafkaTopic("o", elements="tagged"))
+
+    (query,) = plan_flow(flow).live_queries
+    assert [each.elements.value for each in query.edges if each.sender is windows.operator] == ["tagged"]
+
+
+def test_union_has_the_timestamps_of_the_rows_that_have_some() -> None:
+    """One side of it has lost them."""
+    flow = Flow("f")
+    rows = bids(flow).map_batches(lambda batch: batch, schema=BID, name="m")
+    both = rows.union(bids(flow, "asks"), name="both")
+    both.write("o", KafkaTopic("o", elements="tagged"))
+
+    (query,) = plan_flow(flow).live_queries
+    assert [each.elements.value for each in query.edges if each.sender is both.operator] == ["tagged"]
+
+
 def test_condition_stays_behind_a_buffer_of_rows_that_replace() -> None:
     """It sees what the buffer emits: what was replaced there does not pass."""
 
