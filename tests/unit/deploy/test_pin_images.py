@@ -23,12 +23,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     docker.write_text(f'#!/bin/bash\necho "$*" >>{tmp_path}/asked\ncat {tmp_path}/answer\n')
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    (tmp_path / "answer").write_text(f"{DIGEST}\n")
+    answer(tmp_path, DIGEST)
     shutil.copy(EXAMPLE, tmp_path)
     (tmp_path / ".env").write_text(
         "POSTGRES_PASSWORD=s3cret&|\\\nKAFKA_IMAGE=own/kafka:1@sha256:old\nHISTORY=/h\n"
     )
     return tmp_path
+
+
+def answer(folder: Path, digest: str) -> None:
+    """What buildx prints, and a line that is none of it."""
+    text = (
+        f"Name:      own/kafka:1\nMediaType: application/json\nDigest:    {digest}\nPOSTGRES_PASSWORD=evil\n"
+    )
+    (folder / "answer").write_text(text)
 
 
 def pin(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -49,15 +57,13 @@ def test_each_image_is_pinned_by_its_digest(folder: Path) -> None:
     ]
     assert stat.S_IMODE((folder / ".env").stat().st_mode) == 0o600
     asked = (folder / "asked").read_text().splitlines()
-    assert asked == [
-        f"buildx imagetools inspect --format {{{{.Manifest.Digest}}}} {image}" for image in images.values()
-    ]
+    assert asked == [f"buildx imagetools inspect {image}" for image in images.values()]
 
 
 def test_pinned_images_are_pinned_again(folder: Path) -> None:
     """After an update of the images; no line is there twice."""
     pin(folder)
-    (folder / "answer").write_text(f"sha256:{'f' * 64}\n")
+    answer(folder, f"sha256:{'f' * 64}")
     assert pin(folder).returncode == 0
 
     text = (folder / ".env").read_text()
@@ -66,22 +72,21 @@ def test_pinned_images_are_pinned_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "digest",
     [
         "",
         "latest",
         DIGEST[:-1],
         f"{DIGEST}0",
         DIGEST.upper(),
-        f"{DIGEST}\nPOSTGRES_PASSWORD=evil",
         f"x{DIGEST}",
     ],
-    ids=["nothing", "tag", "short", "long", "letters", "lines", "before"],
+    ids=["nothing", "tag", "short", "long", "letters", "before"],
 )
-def test_other_answer_is_refused(folder: Path, answer: str) -> None:
+def test_other_answer_is_refused(folder: Path, digest: str) -> None:
     """A registry cannot write settings, and nothing is written by half."""
     before = (folder / ".env").read_text()
-    (folder / "answer").write_text(answer)
+    answer(folder, digest)
     done = pin(folder)
 
     assert done.returncode == 1
