@@ -74,12 +74,11 @@ class CombinedElements:
             (min(each["watermark_ms"] for each in groups), all(each.get("idle", False) for each in groups))
             for groups in operators.values()
         ]
-        idle = all(idle for _, idle in channels)
-        holding = [ms for ms, is_idle in channels if idle or (not is_idle and ms < MAX_TIMESTAMP_MS)]
-        ended = all(ms == MAX_TIMESTAMP_MS for ms, _ in channels)
-        watermark_ms = max(
-            self._watermark_ms, min(holding, default=MAX_TIMESTAMP_MS if ended else MIN_TIMESTAMP_MS)
-        )
+        idle = all(is_idle for _, is_idle in channels)
+        holding = [ms for ms, is_idle in channels if idle or not (is_idle or ms == MAX_TIMESTAMP_MS)]
+        if all(ms == MAX_TIMESTAMP_MS for ms, _ in channels):
+            holding = [MAX_TIMESTAMP_MS]
+        watermark_ms = max(self._watermark_ms, min(holding, default=self._watermark_ms))
         status = [WatermarkStatus(idle)] if idle != self._idle else []
         watermark = [Watermark(watermark_ms)] if watermark_ms > self._watermark_ms else []
         self._watermark_ms, self._idle = watermark_ms, idle

@@ -16,7 +16,7 @@ from flowcore.api.operators import (
     Write,
 )
 from flowcore.flush.config import BufferOutput
-from flowcore.planner.ways import find_origins, find_ways
+from flowcore.planner.ways import find_ways
 
 __all__ = [
     "BoundedStage",
@@ -258,11 +258,6 @@ class LiveQuery:
     def assigners(self) -> tuple[WithEventTime, ...]:
         """The operators that assign event time."""
         return tuple(node for node in self.operators if isinstance(node, WithEventTime))
-
-    @property
-    def origins(self) -> tuple[Read | WithEventTime, ...]:
-        """Where the event time of its tagged outputs begins."""
-        return find_origins(self.tagged_sinks)
 
     @property
     def tagged_sinks(self) -> tuple[Write, ...]:

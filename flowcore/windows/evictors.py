@@ -1,7 +1,8 @@
 """Evictors: the records that a window keeps when it emits.
 
-An evictor gets all records of a window in order of arrival, and returns those to keep. It runs before the
-function or after it. Later emissions do not contain the removed records.
+An evictor gets all records of a window in order of arrival, those of merged sessions one session after the
+other, and returns those to keep. It runs before the function or after it. Later emissions do not contain the
+removed records.
 """
 
 from collections.abc import Callable, Sequence

@@ -88,7 +88,8 @@ class ProcessFunction(Protocol):
         """Return the outputs of a firing.
 
         Args:
-            values: Its values in order of arrival, or the one value that they were folded into.
+            values: Its values in order of arrival, those of merged sessions one session after the other; or
+                the one value that they were folded into.
         """
 
     def clear(self, context: WindowContext, /) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from kafka.partitioner.default import murmur2
 
 from flowcore.delivery import LedgerTerms, ledger_topic
-from flowcore.errors import BrokerError
+from flowcore.errors import BrokerError, DeliveryError
 from flowcore.kafka import transactions
 from flowcore.kafka.open_transactions import open_transactions
 from flowcore.kafka.topics import ensure_topics
@@ -59,6 +59,23 @@ def test_slot_writes_a_batch_once_and_refuses_a_gap(writer: TransactionalWriter,
 
     assert "ends with batch 1" in (refused.refusal or "")
     assert sorted(record.value for record in live.records(writer.query)) == [b"a", b"b"]
+
+
+def test_batch_that_any_slot_has_written_is_known_before_a_start(kafka: str, live: Any) -> None:
+    """An older copy of a checkpoint knows of no such batch, and compares it; a still older one is refused."""
+    query = f"slots-{live.suffix}"
+    ensure_topics(kafka, {ledger_topic("f", query): 2}, LEDGER_CONFIGS)
+    login = {"bootstrap.servers": kafka}
+    writer = TransactionalWriter(login, "f", query, "here", LedgerTerms(2, 0), 512 << 10, 1 << 20)
+
+    assert not writer.has_written(0)
+    for slot in range(2):
+        writer.write(slot, 0, [])
+    assert (writer.has_written(0), writer.has_written(1)) == (True, False)
+    writer.write(1, 1, [])
+    assert writer.has_written(1)
+    with pytest.raises(DeliveryError, match="the checkpoint is older"):
+        writer.has_written(0)
 
 
 def test_key_has_the_partition_of_the_java_client(writer: TransactionalWriter, live: Any) -> None:

@@ -152,7 +152,7 @@ def test_worst_ratio_is_to_the_best_peer(peers: Any) -> None:
 
 @pytest.mark.parametrize("fails", ["flowcore", "quix", "bytewax"])
 def test_failure_leaves_no_figures_and_no_ratio(peers: Any, fails: str) -> None:
-    """Whoever fails in a later round could have been the best: its rounds before that do not count either."""
+    """A contender that fails later could have been the best: its rounds before that do not count either."""
     runs = {**_slow_and_fast(peers), "bytewax": peers.Runs()}
     runs["bytewax"] = peers.Runs(many=runs["quix"].many, few=runs["quix"].few)
     runs[fails].failure = "its results are wrong"

@@ -213,7 +213,7 @@ def _find_without_timestamps(node: Operator) -> str | None:
     ):
         return None  # it gives its records timestamps, or emits them at those of windows and timers
     found = [_find_without_timestamps(each) for each in node.inputs if not each.bounded]
-    return found[0] if all(found) and found else None
+    return found[0] if found and all(found) else None
 
 
 def _find_anew(sender: Operator, readers: Collection[Operator]) -> str | None:

@@ -37,6 +37,7 @@ from flowcore.kafka.elements import ElementWriter
 from flowcore.keyed.control import QUERY
 from flowcore.keyed.emitted import SOURCES, CombinedElements, Report, add_to_report
 from flowcore.planner.model import LiveQuery
+from flowcore.planner.ways import find_origins
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.checkpoint.offset_log import replace_file
@@ -75,7 +76,7 @@ def watermarks_of(
     return WatermarkProgress(
         {
             node.name: watermark_source(node, partitions, polls=polls, expiry_ms=expiry_ms)
-            for node in query.origins
+            for node in find_origins(query.tagged_sinks)
         }
     )
 
@@ -211,7 +212,8 @@ class WatermarkSender:
         self._interval_ms = interval // MILLISECOND
         self._polled_ms = 0
         channels = {name: [*each] for name, each in watermarks.partitions().items()}
-        declared = {node.name: declared_senders(node) for node in query.origins}
+        declared = {node.name: declared_senders(node) for node in find_origins(query.tagged_sinks)}
+        self._followed = frozenset(declared)
         senders = {name: each for name, each in declared.items() if each is not None}
         self._backlog = BacklogProgress({**channels, QUERY: [QUERY]}, (), senders)
         self._lags: bool | None = None
@@ -327,14 +329,13 @@ class WatermarkSender:
             reports = (each for row in rows if "emitted" in row for each in row["emitted"])
             for report in reports:
                 self._key_groups.take(*json.loads(report))
-        followed = {node.name for node in self._query.origins}
         for node in (*self._query.sources, *self._query.assigners):
             found = metrics.get(observation_name(node))
             if found is None:
                 continue
             derived = (each.name for each in self._query.assigners if node in each.live_sources)
             controls = [each for kind in ("watermarks", "others") for each in found.pop(kind, None) or ()]
-            for name in followed.intersection((node.name, *derived)):
+            for name in self._followed.intersection((node.name, *derived)):
                 self._take_elements(name, controls)
             counts = {name.removeprefix("records_"): count for name, count in found.items()}
             read = [number for number in counts if number.isdigit() and counts[number]]

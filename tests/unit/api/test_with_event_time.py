@@ -11,6 +11,7 @@ import pytest
 from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, Stream, Tumbling
 from flowcore.errors import PlanError
 from flowcore.planner import Plan, plan_flow
+from flowcore.planner.ways import find_origins
 from flowcore.settings import Settings
 from flowcore.watermarks import monotonous, no_watermarks, periodic, punctuated
 from flowcore.watermarks.strategies import WatermarkStrategy
@@ -134,7 +135,7 @@ def test_a_query_has_the_watermarks_of_the_operator_only() -> None:
     """The watermarks of the source do not reach a tagged sink."""
     found = plan(timed(read(Flow("f"), watermark=monotonous()), name="timed"), elements="tagged")
     (query,) = found.live_queries
-    assert [each.name for each in query.origins] == ["timed"]
+    assert [each.name for each in find_origins(query.tagged_sinks)] == ["timed"]
     assert query.mode.value == "micro-batch"
     assert "timed makes watermarks" in found.explain()
     assert "timed <- bids: event time at, monotonous" in found.explain()
