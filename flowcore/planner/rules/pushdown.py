@@ -95,18 +95,14 @@ class _Pushing:
             return Obstacle(
                 f"{parent.name} may keep state, and would see fewer records", f"put it before {parent.name}"
             )
-        if (
-            parent.updating
-            and not parent.bounded
-            and parent.flush_ms != 0
-            and parent.flush_obstacle() is None
-        ):
-            return Obstacle(
-                f"in a flush buffer of {parent.name} a row may replace one for which it is true",
-                f"declare flush=timedelta(0) on {parent.name}, if it need not buffer",
-            )
-        if parent.updating and not parent.bounded and not parent.inputs[0].updating:
-            return Obstacle(f"rows of {parent.name} replace earlier ones, and it does not retract these")
+        if parent.updating and not parent.bounded:
+            if not parent.inputs[0].updating:
+                return Obstacle(f"rows of {parent.name} replace earlier ones, and it does not retract these")
+            if parent.flush_ms != 0 and parent.flush_obstacle() is None:
+                return Obstacle(
+                    f"in a flush buffer of {parent.name} a row may replace one for which it is true",
+                    f"declare flush=timedelta(0) on {parent.name}, if it need not buffer",
+                )
         if self.readers[parent] > 1:
             return Obstacle(
                 f"{parent.name} is read by others, which need what it would drop",
