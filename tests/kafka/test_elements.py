@@ -72,6 +72,32 @@ def test_timestamps_and_watermarks_survive_two_flows(live: Live, headers: bool) 
     assert sorted(between) == sorted(after) == [0, 1]
 
 
+@pytest.mark.parametrize("beside", ["a-function-of-batches", "a-join"])
+def test_timestamps_pass_operators_whose_rows_have_none(live: Live, beside: str) -> None:
+    """Branches share their rows; one of them needs the timestamps that another one has lost."""
+    sales = live.topic(
+        "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(0))
+    )
+    prices = live.topic("prices", schema="id BIGINT, price BIGINT")
+    out, other = live.topic("out", elements="tagged", partitions=1), live.topic("other", partitions=1)
+    live.send(sales, _sale(1, 500), _sale(2, 700))
+    live.send(prices, {"id": 1, "price": 5})
+    flow = Flow("f")
+    read = flow.read("sales", sales)
+    read.write("out", out)
+    if beside == "a-join":
+        by_id = read.join(flow.read("prices", prices), on="id", ttl=timedelta(hours=1))
+        by_id.write("other", other)
+    else:
+        read.map_batches(lambda batch: batch, schema=SALE).write("other", other)
+
+    live.run(flow)
+
+    (found,) = _elements(live, out).values()
+    records = [element for element in found if isinstance(element, Record)]
+    assert {(record.value["id"], record.timestamp_ms) for record in records} == {(1, 500), (2, 700)}
+
+
 def test_watermarks_continue_after_a_restart(live: Live) -> None:
     """A second slice restores each partition's watermark from the first and emits it again."""
     sales = live.topic(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
@@ -148,7 +148,10 @@ class _Compiler:
                 # Operators that read the same output share a branch.
                 branched, taken = self.open.merge(parent for parents in reads.values() for parent in parents)
                 nodes = {node: [taken[parent] for parent in parents] for node, parents in reads.items()}
-                outputs = run_exchange(nodes, branched, self.open.columns_in(branched), self.key_groups)
+                outputs = run_exchange(
+                    nodes, branched, self.open.columns_in(branched), self.key_groups,
+                    timed=self._keeps_timestamps(nodes, branched),
+                )  # fmt: skip
                 for output, branch in outputs.items():
                     self.open.add(output, branched, branch, readers[output])
             for node in query.operators:
@@ -176,6 +179,7 @@ class _Compiler:
                     kept=[name for names in self.open.columns_in(branched).values() for name in names],
                     check=self.context.settings.object_reuse_check, last=self._is_last(chain),
                     kept_as=f"{self.key_groups.checkpoint}/{chain.name}", lags=self.side_channels.lags,
+                    timed=self._keeps_timestamps(chain.outputs, branched),
                 )  # fmt: skip
                 for output, each in branches.items():
                     yield output, branched, each
@@ -248,6 +252,10 @@ class _Compiler:
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
+
+    def _keeps_timestamps(self, outputs: Iterable[Operator], branched: BranchedFrame) -> bool:
+        """Whether records of these outputs, or of the other branches of their frame, have timestamps."""
+        return not self.query.timestamped.isdisjoint([*outputs, *self.open.outputs_in(branched)])
 
     def _is_last(self, chain: Chain) -> bool:
         """Whether no record may fail downstream of a chain, or of others, in a call or without event time."""

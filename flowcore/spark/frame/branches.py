@@ -288,6 +288,14 @@ class OpenBranches:
             if branched is frame
         }
 
+    def outputs_in(self, frame: BranchedFrame) -> list[Operator]:
+        """The operators whose output has a branch in a frame that no reader has taken."""
+        return [
+            output
+            for output, waiting in self.waiting.items()
+            if any(branched is frame for branched, _ in waiting)
+        ]
+
     def _merge(self, frames: Sequence[BranchedFrame]) -> BranchedFrame:
         """One frame with the rows of several; they are shared, or none of them is."""
         first, *others = frames

@@ -89,12 +89,15 @@ def run_exchange(
     branched: BranchedFrame,
     others: Mapping[int, Collection[str]],
     context: KeyGroupContext,
+    *,
+    timed: bool,
 ) -> Mapping[Operator, Branch]:
     """Run operators of one depth on their key groups; latency markers and rows of other branches pass them.
 
     Args:
         nodes: The operators, with the branches that they read.
         others: The columns of the other branches of the frame, by number of the branch.
+        timed: Records of an output, or of another branch, keep their timestamps.
 
     Returns:
         The branch of each output; the frame has their rows, and those that passed.
@@ -110,7 +113,6 @@ def run_exchange(
         members.append(member)
     runtimes = tuple(_runtime(member, place) for member in members)
     exchange = Exchange(query=name_exchange(context.checkpoint, place.depth), runtimes=runtimes)
-    timed = not context.query.timestamped.isdisjoint(nodes)
     passing = _passing_columns(branched, others, place, timed=timed)
     passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
     later = _seen_rows(passed, place)
@@ -324,7 +326,7 @@ def _passing_columns(
 ) -> list[str]:
     """The columns of the rows that pass the exchange; none if no rows pass it.
 
-    Timestamps pass if an output of the exchange carries them: otherwise nothing downstream reads them.
+    Timestamps pass if they are `timed`: otherwise nothing downstream reads them.
     """
     if not branched.has_bad and not others and not place.passing_numbers:
         return []

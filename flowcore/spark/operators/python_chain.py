@@ -103,7 +103,7 @@ def apply_chain(
     chain: Chain, branched: BranchedFrame, branch: Branch, *,
     used: Mapping[Operator, Collection[str]], numbers: Iterator[int], ends: Collection[Operator] = (),
     steps: Mapping[Operator, str] | None = None, kept: Collection[str] = (), check: CheckMode = "off",
-    last: bool = True, kept_as: str | None = None, lags: bool = True,
+    last: bool = True, kept_as: str | None = None, lags: bool = True, timed: bool = True,
 ) -> Mapping[ChainOperator, Branch]:  # fmt: skip
     """Run a chain on the rows of a branch; returns the branch of each operator that emits from it.
 
@@ -116,7 +116,10 @@ def apply_chain(
         kept_as: The name under which a worker keeps the functions open from task to task; None closes them
             at the end of each task.
         lags: Rows without the column `BACKLOG` are backlog.
+        timed: Records of an output, or of another branch, keep their timestamps.
     """
+    if not timed:
+        branched.frame = branched.frame.drop(TIMESTAMP_MS)
     backlog = _backlog_column(chain, branched, lags=lags)
     reads = chain.head.columns_read(used[chain.head])
     inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
