@@ -24,7 +24,7 @@ from pipelines.nexmark.feed import feed
 from pipelines.nexmark.generator import NexmarkConfig, live_bids
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.dagster
+pytestmark = [pytest.mark.dagster, pytest.mark.thorough]
 
 PARTITIONS = 2
 CONFIG = NexmarkConfig(inter_event_delay_us=20_000)

@@ -100,6 +100,7 @@ def test_container_with_a_certificate_requires_a_password(authority: Path) -> No
             AdminClient({**secure, "sasl.password": "wrong"}).list_topics(timeout=3)
 
 
+@pytest.mark.thorough
 def test_container_of_a_killed_process_is_removed_by_the_next_start(kafka_broker: KafkaBroker) -> None:
     """A start removes containers of dead processes and keeps containers of live processes."""
     name = subprocess.run(

@@ -165,6 +165,7 @@ def test_embedded_broker_ends_with_an_owner_that_is_killed(number: signal.Signal
         wait_until(lambda: not _javas(tmp_path) and not list(tmp_path.iterdir()))
 
 
+@pytest.mark.thorough
 def test_embedded_broker_ends_with_an_owner_that_is_killed_while_it_starts(tmp_path: Path) -> None:
     """A kill at any moment of the start leaves no process and no folder."""
     with _program(tmp_path, "-c", _OWNER) as owner:

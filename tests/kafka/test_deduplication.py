@@ -109,6 +109,7 @@ def drive_reader(servers: str, state: str, middle: str, counts: str) -> None:
     run_plan(plan_flow(reader_of(middle, counts), "micro-batch", settings), settings)
 
 
+@pytest.mark.thorough
 def test_sums_are_exact_when_writer_and_reader_are_killed(live: Live) -> None:
     """The writer repeats all that it wrote before kill -9, and the reader is killed in its batches."""
     names = [live.topic(name).name for name in ("sales", "middle", "counts")]
