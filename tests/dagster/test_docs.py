@@ -115,6 +115,7 @@ def test_component_refuses_unknown_fields() -> None:
     assert "restart_limit" in str(raised.value.__cause__)
 
 
+@pytest.mark.thorough
 def test_second_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its two jobs process its table and its topic to the output topic."""
     (tmp_path / "sales.csv").write_text("item,price\nlamp,10\nlamp,20\nlamp,30\nchair,100\n")

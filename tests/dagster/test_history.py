@@ -62,6 +62,7 @@ def _materialized(result: ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.thorough
 def test_stages_of_one_run_are_side_by_side(tmp_path: Path) -> None:
     """Each of these ends only if the other one runs; how long each was in each state is metadata."""
     result = _run(tmp_path)

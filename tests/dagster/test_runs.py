@@ -134,6 +134,7 @@ def test_run_leaves_no_jvm(history: ExecuteInProcessResult) -> None:
     assert SparkContext._active_spark_context is None
 
 
+@pytest.mark.thorough
 def test_slice_catches_up_and_ends(
     location: Location, history: ExecuteInProcessResult, auctions: Any
 ) -> None:

@@ -17,6 +17,7 @@ from pipelines.auctions.ui import serve_ui
 pytestmark = pytest.mark.dagster
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of dagster-graphql's own use of gql
 def test_ui_launches_the_stream_and_ends_with_it(
     auctions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

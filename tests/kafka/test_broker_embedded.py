@@ -102,6 +102,7 @@ def test_embedded_broker_carries_records_and_cleans_up() -> None:
     assert _javas(folder) == []
 
 
+@pytest.mark.thorough
 def test_embedded_broker_keeps_data_and_refuses_a_second_broker_on_it(tmp_path: Path) -> None:
     """A data folder survives its broker, works on another port, and is used by one broker at a time."""
     data = tmp_path / "data, größer: 1=1"  # special characters in the folder's name have no effect

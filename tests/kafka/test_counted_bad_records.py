@@ -85,6 +85,7 @@ def test_dead_letters_arrive_in_every_mode(live: Live, mode: Any) -> None:
     assert [record.value for record in live.records(sales.dead_letter)] == [b"bad", b"worse"]
 
 
+@pytest.mark.thorough
 def test_function_that_takes_its_frame_twice_still_counts(live: Live) -> None:
     """Spark then has the count twice in its plan, under one name."""
     sales, out = live.topic("sales", schema=SALE), live.topic("out")
@@ -98,6 +99,7 @@ def test_function_that_takes_its_frame_twice_still_counts(live: Live) -> None:
     assert [record.value for record in live.records(sales.dead_letter)] == [b"bad"]
 
 
+@pytest.mark.thorough
 def test_stop_does_not_wait_for_a_count_and_loses_no_dead_letter(live: Live) -> None:
     """The counting query is slow: what is not counted yet is neither read nor committed."""
     sales, out = live.topic("sales", schema=SALE), live.topic("out")

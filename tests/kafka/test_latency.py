@@ -121,6 +121,7 @@ def kill(data: Path) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_companion_has_the_partitions_of_its_topic_and_an_hours_retention(servers: str) -> None:
     """The companion is created once; if its topic has more partitions, it gets as many."""
     ensure_topics(servers, {"made": 3, "grown": 3, "grown.events": 1})
@@ -331,6 +332,7 @@ def test_latency_command_prints_one_object(
     assert latency["p50_ms"] > 0
 
 
+@pytest.mark.thorough
 def test_latency_command_ends_with_ctrl_c(
     servers: str, command: Callable[..., "subprocess.Popen[str]"]
 ) -> None:

@@ -118,6 +118,7 @@ def test_results_are_emitted_once_per_interval_and_after_the_last_input(
         assert mine == sorted(set(mine))
 
 
+@pytest.mark.thorough
 def test_results_are_emitted_when_no_input_is_available(live: Live) -> None:
     """An idle source flushes before the interval ends; a stopped run's buffer is flushed after a restart."""
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
@@ -164,6 +165,7 @@ class TopWithBacklogStatus(Top):
             yield {**top, "history": context.is_backlog}
 
 
+@pytest.mark.thorough
 def test_backlog_results_are_emitted_when_the_backlog_ends(live: Live) -> None:
     """Batches of the backlog emit nothing, also over a restart; at its end all results are emitted.
 
@@ -240,6 +242,7 @@ class ByCity(Latest):
         return {"city": record["city"], "top": record["price"]}
 
 
+@pytest.mark.thorough
 def test_buffer_continues_where_keys_of_a_joined_result_begin_to_repeat(live: Live, tmp_path: Path) -> None:
     """A shop moves into a second city: the state of the buffer has the same layout."""
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
@@ -274,6 +277,7 @@ class Passed(Latest):
         return record
 
 
+@pytest.mark.thorough
 def test_buffers_of_functions_stand_between_and_beside_windows_in_one_query(live: Live) -> None:
     """Windows count what leaves the buffer upstream of them; others count all; failures are dead letters."""
     live.settings = replace(live.settings, key_groups=2, shuffle_partitions=1)

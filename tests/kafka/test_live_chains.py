@@ -267,6 +267,7 @@ def test_live_record_keeps_its_bytes_for_a_later_chain(live: Live) -> None:
     }
 
 
+@pytest.mark.thorough
 def test_live_failure_stops_the_query_with_on_error_fail(live: Live) -> None:
     """on_error='fail' of one topic also applies downstream of a union with a topic of dead letters."""
     bids = live.topic("bids", schema=BID, on_error="fail")

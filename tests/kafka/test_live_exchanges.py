@@ -143,6 +143,7 @@ class Rising(KeyedProcessFunction):
         return [{"auction": context.key, "change": 0, "at": time_ms}]
 
 
+@pytest.mark.thorough
 def test_a_process_over_windows_fires_by_their_watermark_and_lets_other_rows_pass(live: Live) -> None:
     """Bad messages and late records of the first operator pass the second, whose failures have an id."""
     source = bids(live)

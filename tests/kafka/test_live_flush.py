@@ -108,6 +108,7 @@ def test_live_backlog_is_emitted_once(live: Live, mode: Any) -> None:
     assert sorted((row["shop"], row["n"]) for row in live.values(top)) == sorted(wanted.items())
 
 
+@pytest.mark.thorough
 def test_live_flush_emits_the_earliest_marker(live: Live) -> None:
     """Of each batch and sender, the earliest marker has the latency of the record that waited longest.
 

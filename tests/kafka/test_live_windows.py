@@ -76,6 +76,7 @@ def test_window_emits_when_complete_and_continues_after_a_restart(live: Live) ->
     assert [(row["user"], row["price"]) for row in live.values(late)] == [("a", 7), ("a", 8)]
 
 
+@pytest.mark.thorough
 def test_code_of_a_batch_is_not_compiled_again(live: Live) -> None:
     """No number of a batch, such as its time, is in the code that Spark generates."""
     source = clicks(live)

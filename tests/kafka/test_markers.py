@@ -150,6 +150,7 @@ def test_latency_tracking_without_an_interval_is_off(live: Live) -> None:
     assert set(partition_counts(live.servers, [bids.events, out.events]).values()) == {None}
 
 
+@pytest.mark.thorough
 def test_tracking_can_be_turned_on_and_off_between_runs(live: Live) -> None:
     """A query without state can start tracking; if it is turned off, the query still reads the companion."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
@@ -170,6 +171,7 @@ def test_tracking_can_be_turned_on_and_off_between_runs(live: Live) -> None:
     assert live.values(out) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
+@pytest.mark.thorough
 def test_state_made_without_tracking_is_kept(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     """Its groups have no column for markers: the query runs without latency and logs a warning."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")

@@ -36,6 +36,7 @@ def _name(thread: Path) -> str:
         return ""
 
 
+@pytest.mark.thorough
 def test_restarts_leave_nothing_open(live: Any) -> None:
     """What is open after the eighth run was open after the third."""
     bids, out = live.topic("bids", schema="id BIGINT"), live.topic("out", elements="tagged")

@@ -26,6 +26,7 @@ def _context(servers: str, folder: Path) -> tuple[Any, Context]:
     return plan_flow(flow, None, settings), Context(no_session, settings, "f")
 
 
+@pytest.mark.thorough
 def test_outage_of_a_broker_is_reported_during_and_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

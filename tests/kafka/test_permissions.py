@@ -115,6 +115,7 @@ def start(broker: SecuredBroker, spark: SparkSession, tmp_path: Path) -> Callabl
     return make
 
 
+@pytest.mark.thorough
 def test_flow_runs_with_the_documented_permissions(
     broker: SecuredBroker, start: Callable[[list[Entry]], LiveRun]
 ) -> None:

@@ -103,6 +103,7 @@ class _Twice(_Labels):
 LABELLED = "id BIGINT, user STRING, backlog BOOLEAN"
 
 
+@pytest.mark.thorough
 def test_functions_of_chains_see_attributes_between_records(live: Live) -> None:
     """A partition keeps its status from batch to batch and over restarts; a slice is backlog."""
     bids = live.topic("bids", schema="id BIGINT, user STRING", elements="tagged")

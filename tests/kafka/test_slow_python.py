@@ -25,6 +25,7 @@ exec "{python}" "$@"
 """
 
 
+@pytest.mark.thorough
 def test_query_is_started_again_if_a_python_process_was_slow(
     live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
