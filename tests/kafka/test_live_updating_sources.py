@@ -49,7 +49,6 @@ def table(records: list[Record]) -> dict[bytes | None, dict[str, Any]]:
     return {key: record.json for key, record in last.items() if record.value is not None}
 
 
-@pytest.mark.thorough
 def test_a_flow_takes_back_what_another_one_replaces_and_deletes(live: Live) -> None:
     """Its sums are those of the last rows, through a batch that is repeated and a restart of both flows."""
     bids, shops, orders, sizes, joined = map(live.topic, ("bids", "shops", "orders", "sizes", "joined"))
