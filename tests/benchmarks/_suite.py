@@ -51,7 +51,7 @@ SUITE = (
         "join",
         always="--delivery",
         quick="--bids 100000 --history-events 5000 --rounds 1",
-        smallest="--bids 5000 --history-events 5000 --rounds 1",
+        smallest="--bids 25000 --history-events 5000 --rounds 1",
     ),
     Entry(
         "catch-up",

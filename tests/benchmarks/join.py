@@ -44,6 +44,8 @@ from tests.benchmarks._rounds import parts_of, ratio_by_slope, run_rates
 
 COORDINATES = "partition", "offset"
 COUNTS = "counts"
+FEWEST_COUNTED = 25_000
+"""Bids of 27 seconds: windows of ten seconds are complete five seconds after their end."""
 TUNED_READ = {
     "kafka.isolation.level": "read_committed",
     "kafka.max.poll.records": "5000",
@@ -64,6 +66,9 @@ TUNED_WRITE = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(bids: int, history_events: int, rounds: int, *, delivery: bool, as_json: bool) -> None:
     """Throughput of the reference flow over bids already in Kafka, against hand-written PySpark."""
+    if delivery and bids < FEWEST_COUNTED:
+        msg = f"--delivery needs at least {FEWEST_COUNTED} bids: no window of its counts ends within {bids}"
+        raise click.UsageError(msg)
     with (
         tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
         EmbeddedBroker() as broker,
