@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.chains.task import ChainOutput, OpenChain
+from flowcore.chains.task import ChainOutput, ChainTask, OpenChain
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
 from flowcore.serializers.python_values import storable
@@ -94,14 +94,34 @@ class PassingChain(OpenChain):
             for records, attributes in self._runs(mine):
                 if attributes is not None:
                     task.attributes(attributes)
-                inputs = records.select(list(self.inputs.values())).rename_columns(list(self.inputs))
-                for output in task.run(inputs, self._locator(records)):
-                    yield self._output_rows(output, records)
-                if task.refused and self.failed is not None:
-                    yield self._failed_rows(task.refused, records, self.failed)
+                yield from self._run_on(task, records)
             if others is not None and others.num_rows:
                 known = [name for name in self.schema.names if name in set(others.schema.names)]
                 yield self._rows({name: others.column(name) for name in known}, others.num_rows)
+
+    def _run_on(self, task: ChainTask, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of the outputs of records, and of those that failed.
+
+        A function of batches does not say which record failed. So the chain runs again on halves, until
+        single records fail.
+        """
+        inputs = records.select(list(self.inputs.values())).rename_columns(list(self.inputs))
+        try:
+            outputs = task.run(inputs, self._locator(records))
+            refused: Mapping[int, FunctionError] = task.refused
+        except FunctionError as error:
+            if self.failed is None:
+                raise
+            if records.num_rows > 1:
+                half = records.num_rows // 2
+                yield from self._run_on(task, records.slice(0, half))
+                yield from self._run_on(task, records.slice(half))
+                return
+            outputs, refused = [], {0: error}
+        for output in outputs:
+            yield self._output_rows(output, records)
+        if refused and self.failed is not None:
+            yield self._failed_rows(refused, records, self.failed)
 
     def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         if self.number is None or self.branch is None:

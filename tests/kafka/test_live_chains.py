@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -165,6 +167,30 @@ def test_live_batch_function_numbers_its_outputs_by_the_first_record(live: Live)
     }
     assert _ids(live, all_) == {f"f/all:{topic}:0:2:0": _bid(2, price=50.0)}
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
+
+
+def test_live_batch_function_that_fails_for_a_record(live: Live) -> None:
+    """That record is a dead letter with the bytes of its message, and the function gets the others again."""
+    bids, roots = live.topic("bids", schema=BID), live.topic("roots")
+    prices = [4.0, 9.0, -1.0, 25.0]
+    live.send(bids, *(_bid(number, price=price) for number, price in enumerate(prices)))
+
+    def root(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"root": [math.sqrt(price.as_py()) for price in batch["price"]]})
+
+    flow = Flow("f")
+    source = flow.read("bids", bids)
+    source.map_batches(root, schema="root DOUBLE", name="root").write("roots", roots)
+
+    live.run(flow)
+
+    assert sorted(value["root"] for value in live.values(roots)) == [2.0, 3.0, 5.0]
+    assert len(_ids(live, roots)) == 3
+    (dead,) = live.records(bids.dead_letter)
+    assert json.loads(dead.value) == _bid(2, price=-1.0)
+    assert dead.headers["flowcore-offset"] == b"2"
+    assert b"operator 'root'" in dead.headers["flowcore-reason"]
+    assert b"ValueError" in dead.headers["flowcore-reason"]
 
 
 def test_live_chain_before_state(live: Live) -> None:

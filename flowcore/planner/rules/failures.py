@@ -40,11 +40,14 @@ def _decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision 
         return Decision("stops the stage", ("a stage commits a complete result or nothing",))
     if isinstance(node, StatefulOperator):
         return _decide_in_key_group(node, runs, "the function's input")
-    batched = [each.name for each in node.upstream if isinstance(each, MapBatches) and not each.bounded]
+    chain = next((chain for chain in runs.chains if node in chain.operators), None)
+    process = chain.process if chain else None
+    batched = [each for each in node.upstream if isinstance(each, MapBatches) and not each.bounded]
+    if process is None and chain:
+        batched = [each for each in batched if each not in chain.operators]  # it runs again on halves
     if batched:
-        why = f"{batched[0]} gets batches, so the failed record is not known"
-        return _stops_query(why, f"use map or flat_map instead of {batched[0]}")
-    process = next((chain.process for chain in runs.chains if node in chain.operators), None)
+        why = f"{batched[0].name} gets batches, so the failed record is not known"
+        return _stops_query(why, f"use map or flat_map instead of {batched[0].name}")
     if process is not None:
         return _decide_in_key_group(node, runs, f"what {process.name} had emitted for it")
     keyed = (each for each in runs.keyed if not isinstance(each, Deduplicate | EventTimeSort))

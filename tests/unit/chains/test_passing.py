@@ -233,16 +233,50 @@ def test_failing_record_without_its_message_stops_the_chain() -> None:
         _rows(_isolating(_step(_seventh, "map")), _timed(_batch(1, 1), None))
 
 
-def test_failure_without_a_single_record_stops_the_chain() -> None:
-    """This applies to a function of batches and to functions downstream of one."""
+def _batch_of_sevenths(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([_seventh(record) for record in batch.to_pylist()], batch.schema)
 
-    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
-        raise ValueError(batch.num_rows)
 
-    downstream = _step(lambda batch: batch, "map_batches", _step(_seventh, "map"), outlet=None)
-    for head in (_step(fails, "map_batches"), downstream):
-        with pytest.raises(FunctionError, match="operator 'op'"):
-            _rows(_isolating(head), _messages(1, 1))
+@pytest.mark.parametrize(
+    "head",
+    [
+        _step(_batch_of_sevenths, "map_batches"),
+        _step(lambda record: record, "map", _step(_batch_of_sevenths, "map_batches"), outlet=None),
+        _step(lambda batch: batch, "map_batches", _step(_seventh, "map"), outlet=None),
+    ],
+    ids=["first", "downstream of a function", "upstream of a function"],
+)
+@given(branches=st.lists(st.sampled_from([1, 1, 1, 2]), max_size=30))
+def test_failing_record_of_a_batch_becomes_a_bad_message(head: Step, branches: list[int]) -> None:
+    """The function runs again on halves; each output has the coordinates of its batch's first record."""
+    rows = _rows(_isolating(head), _messages(*branches))
+
+    mine = [place for place, branch in enumerate(branches) if branch == 1]
+    good = [place for place in mine if place % 7]
+    made = [row for row in rows if row["_branch"] == 1]
+    assert sorted(row["offset"] for row in rows if row["_branch"] == 0) == [p for p in mine if not p % 7]
+    assert [row["_c3"] for row in made] == [_seventh({"n": place * 10})["n"] for place in good]
+    assert all(row["offset"] <= place for row, place in zip(made, good, strict=True))
+    assert {row["offset"] for row in made} <= set(good)
+    assert len({(row["offset"], row["_ordinal"]) for row in made}) == len(made)
+
+
+def test_failing_record_of_a_batch_has_no_other_output() -> None:
+    """What other functions of the chain made of it is dropped, and made again for the other records."""
+    kept = _step(lambda record: record, "map", _step(_batch_of_sevenths, "map_batches", outlet=1), outlet=0)
+    outlets = [OutletRows(branch=branch, columns={"n": "_c3"}, step="s") for branch in (1, 3)]
+
+    rows = _rows(_isolating(kept, *outlets), _messages(1, 1, 1, 1))
+
+    assert [row["offset"] for row in rows if row["_branch"] == 0] == [0]
+    assert [row["offset"] for row in rows if row["_branch"] == 1] == [1, 2, 3]
+    assert [row["_c3"] for row in rows if row["_branch"] == 3] == [1, 1, 1]
+
+
+def test_failing_batch_without_its_messages_stops_the_chain() -> None:
+    """Its records cannot be dead letters, since their source asks to stop."""
+    with pytest.raises(FunctionError, match=r"operator 'op'.*ZeroDivisionError"):
+        _rows(_isolating(_step(_batch_of_sevenths, "map_batches")), _timed(_batch(1, 1), None))
 
 
 @pytest.mark.parametrize("check", ["off", "sample", "full"])

@@ -54,6 +54,20 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     ),
     "downstream-of-batches": (
         lambda f: _mapped(_live(f).map_batches(_same, schema=SALE, name="batched")),
+        "dead letter", "the message goes to bids.dead-letter unchanged",
+    ),
+    "downstream-of-batches-of-another-chain": (
+        lambda f: _mapped(
+            _live(f).map_batches(_same, schema=SALE, name="batched").with_columns(price="price * 2")
+        ),
+        "stops the query", "batched gets batches",
+    ),
+    "downstream-of-batches-of-a-process": (
+        lambda f: _mapped(
+            _live(f)
+            .process(KeyedProcessFunction(), by="shop", schema=SALE)
+            .map_batches(_same, schema=SALE, name="batched")
+        ),
         "stops the query", "batched gets batches",
     ),
     "before-state": (
