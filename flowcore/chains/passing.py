@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flowcore.chains.records import to_records
 from flowcore.chains.task import ChainOutput, ChainTask, OpenChain
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
+from flowcore.keyed.dead_letters import to_json
 from flowcore.serializers.python_values import storable
 
 __all__ = ["FailedRows", "OutletRows", "PassingChain"]
@@ -44,13 +46,19 @@ class FailedRows:
     """The rows that records become for which a function failed: bad messages with their other columns.
 
     Attributes:
-        time: The column of the message's time; if it is null, the failure stops the query.
+        time: The column of the message's time. If it is null, an operator with state made the record, or its
+            source asks to stop.
+        value: The column of the message's bytes.
+        made: The topic of records that an operator with state made; their rows have the chain's input as
+            JSON. None if their failure stops the query.
     """
 
     branch: int
     time: str
     reason: str
     operator: str
+    value: str
+    made: str | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -176,15 +184,32 @@ class PassingChain(OpenChain):
     ) -> pa.RecordBatch:
         numbers = sorted(errors)
         rows = mine.take(pa.array(numbers))
-        for number, time in zip(numbers, rows.column(failed.time), strict=True):
-            if not time.is_valid:
-                raise errors[number]
         columns = {name: rows.column(name) for name in rows.schema.names}
+        made = rows.column(failed.time).is_null()
+        if made.true_count:
+            if failed.made is None:
+                raise errors[numbers[made.index(True).as_py()]]
+            columns |= self._content(rows, columns, made, failed, failed.made)
         columns[failed.reason] = pa.array([storable(str(errors[number])) for number in numbers])
         columns[failed.operator] = pa.array([errors[number].operator for number in numbers], pa.string())
         if self.branch is not None:
             columns[self.branch] = pa.repeat(pa.scalar(failed.branch, pa.int32()), len(numbers))
         return self._rows(columns, len(numbers))
+
+    def _content(
+        self, rows: pa.RecordBatch, columns: Mapping[str, Any], made: Any, failed: FailedRows, topic: str
+    ) -> dict[str, Any]:
+        """The columns of a message, with the chain's input for records that were made of many."""
+        inputs = rows.select(list(self.inputs.values())).rename_columns(list(self.inputs))
+        texts = [storable(to_json(record)).encode() for record in to_records(inputs)]
+        own = [topic, None, None] if self.coordinates else []
+        return {
+            failed.value: pc.if_else(made, pa.array(texts, pa.binary()), columns[failed.value]),
+            **{
+                name: pc.if_else(made, pa.scalar(each, columns[name].type), columns[name])
+                for name, each in zip(self.coordinates, own, strict=True)
+            },
+        }
 
     def _rows(self, columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
         found = []

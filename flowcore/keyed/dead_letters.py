@@ -19,7 +19,7 @@ import pyarrow as pa
 from flowcore.errors import FlowcoreError
 from flowcore.serializers.python_values import first_row, storable
 
-__all__ = ["CONTENT", "DEAD_LETTERS", "OPERATOR", "REASON", "DeadLetters", "Failure"]
+__all__ = ["CONTENT", "DEAD_LETTERS", "OPERATOR", "REASON", "DeadLetters", "Failure", "to_json"]
 
 DEAD_LETTERS = "letters"
 """The name of the output."""
@@ -94,10 +94,10 @@ class DeadLetters:
         if content is None and place is not None:
             content = first_row(rows.slice(place, 1).select(list(dict.fromkeys(self.shown))))
         if content is None or place is not None or "values" not in content:
-            yield _to_json(content)
+            yield to_json(content)
             return
-        head = _to_json({name: each for name, each in content.items() if name != "values"})
-        for part in _split([_to_json(each) for each in content["values"]]):
+        head = to_json({name: each for name, each in content.items() if name != "values"})
+        for part in _split([to_json(each) for each in content["values"]]):
             yield f'{head[:-1]}, "values": [{", ".join(part)}]}}'
 
 
@@ -113,7 +113,8 @@ def _split(texts: Iterable[str]) -> Iterator[list[str]]:
     yield part
 
 
-def _to_json(value: Any) -> str:
+def to_json(value: Any) -> str:
+    """JSON that shows a function's input; what has no JSON of its own becomes a text."""
     try:
         return json.dumps(_displayable(value), ensure_ascii=False)
     except (RecursionError, ValueError):  # nested too deep, or a whole number of thousands of digits

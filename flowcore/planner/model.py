@@ -212,8 +212,8 @@ class LiveQuery:
         untimed_sources: The sources whose records need a timestamp in some branches only, or in other queries
             only if their bad records leave through this one.
         follows: The queries that write the topics of its cuts, in the order of its sources.
-        key_group_dead_letters: The sources to whose dead letters failures in its key groups go; none if a
-            failure stops the query.
+        key_group_dead_letters: The sources to whose dead letters failures in and downstream of its key groups
+            go; none if a failure stops the query.
         counts_bad: The sources whose bad records it counts in micro-batches, for another query that writes
             them.
         joins: How each of its joins reads its result (`flowcore.planner.rules.joins`).

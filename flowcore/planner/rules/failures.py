@@ -1,11 +1,11 @@
 """Decide about records for which a user's function raises, or that lack a required event time.
 
 The record's message goes to the dead letters of its source and the query continues, unless the source
-declares ``on_error="fail"`` or the message cannot leave the query unchanged. A key group has no messages: its
-dead letters hold the function's input.
+declares ``on_error="fail"`` or the message cannot leave the query unchanged. Records in
+and downstream of key groups have no message: dead letters hold the function's input.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
@@ -18,10 +18,10 @@ from flowcore.api.operators import (
     StatefulOperator,
     WithEventTime,
 )
-from flowcore.planner.model import BoundedStage, LiveQuery
+from flowcore.planner.model import BoundedStage, Chain, LiveQuery
 from flowcore.planner.ways import find_live_sources
 
-__all__ = ["decide_failures", "select_dead_letter_sources"]
+__all__ = ["decide_failures", "find_source_of_made", "select_dead_letter_sources"]
 
 
 def decide_failures(runs: BoundedStage | LiveQuery) -> Mapping[Operator, Decision]:
@@ -41,26 +41,56 @@ def _decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision 
     if isinstance(node, StatefulOperator):
         return _decide_in_key_group(node, runs, "the function's input")
     chain = next((chain for chain in runs.chains if node in chain.operators), None)
-    process = chain.process if chain else None
-    batched = [each for each in node.upstream if isinstance(each, MapBatches) and not each.bounded]
-    if process is None and chain:
-        batched = [each for each in batched if each not in chain.operators]  # it runs again on halves
-    if batched:
+    if batched := _find_apart(node, chain):
         why = f"{batched[0].name} gets batches, so the failed record is not known"
         return _stops_query(why, f"use map or flat_map instead of {batched[0].name}")
+    process = chain.process if chain else None
     if process is not None:
         return _decide_in_key_group(node, runs, f"what {process.name} had emitted for it")
-    keyed = (each for each in runs.keyed if not isinstance(each, Deduplicate | EventTimeSort))
-    states = [each.name for each in keyed if each in node.upstream and each is not node]
-    if states:
-        why = f"{states[-1]} made its record, so that no message is bad"
-        return _stops_query(why, _cut("upstream of", node))
+    makers = _find_makers(node, runs)
+    if makers:
+        return _decide_for_made(node, runs, chain, makers)
     return _decide_for_message(node, runs)
 
 
+def _find_makers(node: Operator, query: LiveQuery) -> list[Operator]:
+    """The operators with state upstream whose records were made of many."""
+    keyed = (each for each in query.keyed if not isinstance(each, Deduplicate | EventTimeSort))
+    return [each for each in keyed if each in node.upstream and each is not node]
+
+
+def find_source_of_made(chain: Chain, query: LiveQuery) -> Read | None:
+    """The source to whose dead letters records go that fail in a chain and were made of many messages.
+
+    Returns:
+        None if no such records reach the chain, or if their failure stops the query.
+    """
+    head = chain.head
+    if not _find_makers(head, query) or _find_apart(head, chain) or _find_native(head, query):
+        return None
+    sources = find_live_sources([head])
+    return sources[0] if all(each in query.key_group_dead_letters for each in sources) else None
+
+
+def _find_apart(node: Operator, chain: Chain | None) -> list[Operator]:
+    """The functions of batches upstream that do not run again on halves with it."""
+    batched = [each for each in node.upstream if isinstance(each, MapBatches) and not each.bounded]
+    together = () if chain is None or chain.process is not None else chain.operators
+    return [each for each in batched if each not in together]
+
+
+def _find_native(node: Operator, query: LiveQuery) -> list[Operator]:
+    """The operators upstream whose rows only Spark knows, so that no bad record passes them."""
+    native = (each for each in node.upstream if not each.bounded and each not in query.keyed)
+    return [each for each in native if each.keeps_state or each.takes_whole_frame]
+
+
 def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
-    """The sources to whose dead letters failures in key groups go; none if a failure stops the query."""
-    if not any(isinstance(node, StatefulOperator) for node in query.operators):
+    """The sources to whose dead letters failures in and downstream of key groups go, with a function's input.
+
+    There are none if such a failure stops the query.
+    """
+    if not query.keyed:
         return ()
     if not all(sink.topic for sink in query.sinks):
         return ()
@@ -82,20 +112,41 @@ def _decide_for_message(node: Operator, query: LiveQuery) -> Decision:
     return Decision("dead letter", (f"the message goes to {topics} unchanged", *but))
 
 
+def _decide_for_made(
+    node: Operator, query: LiveQuery, chain: Chain | None, makers: Sequence[Operator]
+) -> Decision:
+    source = find_source_of_made(chain, query) if chain else None
+    if chain and source:
+        received = f"{makers[-1].name} made its record, so what {chain.head.name} received"
+        return Decision("dead letter", (f"{received} goes to {source.dead_letter}",))
+    strict, native = _find_strict(node, query), _find_native(node, query)
+    if strict and not native:
+        return _stopped_in_key_group(node, query, strict)
+    why = f"{[*makers, *native][-1].name} made its record, so that no message is bad"
+    return _stops_query(why, _cut("upstream of", node))
+
+
 def _decide_in_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
-    with_dead_letters = query.key_group_dead_letters
-    sources = find_live_sources([node])
-    strict = [each.name for each in sources if each not in with_dead_letters]
+    strict, sources = _find_strict(node, query), find_live_sources([node])
     if len(strict) == len(sources):
-        files = [sink.name for sink in query.sinks if sink.topic is None]
-        if files:
-            why = f"{files[0]} writes files, so nothing but its records can leave the query"
-            return _stops_query(why, _cut("downstream of", node))
-        return _stopped_by_topic(strict)
-    topics = ", ".join(each.dead_letter for each in sources if each in with_dead_letters)
+        return _stopped_in_key_group(node, query, strict)
+    topics = ", ".join(each.dead_letter for each in sources if each in query.key_group_dead_letters)
     which = f"records of {', '.join(strict)}, timers and windows stop it, as on_error='fail' says"
     undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
     return Decision("dead letter", (f"{content} goes to {topics}{undone}", *([which] if strict else [])))
+
+
+def _find_strict(node: Operator, query: LiveQuery) -> list[str]:
+    with_dead_letters = query.key_group_dead_letters
+    return [each.name for each in find_live_sources([node]) if each not in with_dead_letters]
+
+
+def _stopped_in_key_group(node: Operator, query: LiveQuery, strict: list[str]) -> Decision:
+    files = [sink.name for sink in query.sinks if sink.topic is None]
+    if files:
+        why = f"{files[0]} writes files, so nothing but its records can leave the query"
+        return _stops_query(why, _cut("downstream of", node))
+    return _stopped_by_topic(strict)
 
 
 def _stops_query(why: str, change: str) -> Decision:

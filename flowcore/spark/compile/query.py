@@ -44,6 +44,7 @@ from flowcore.errors import PlanError
 from flowcore.keyed.content import StoredSchemas
 from flowcore.planner.model import Chain, LiveQuery
 from flowcore.planner.rules.compatibility import stores_ordinals
+from flowcore.planner.rules.failures import find_source_of_made
 from flowcore.planner.rules.histories import find_histories
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
@@ -179,7 +180,7 @@ class _Compiler:
                     kept=[name for names in self.open.columns_in(branched).values() for name in names],
                     check=self.context.settings.object_reuse_check, last=self._is_last(chain),
                     kept_as=f"{self.key_groups.checkpoint}/{chain.name}", lags=self.side_channels.lags,
-                    timed=self._keeps_timestamps(chain.outputs, branched),
+                    timed=self._keeps_timestamps(chain.outputs, branched), made=self._topic_of_made(chain),
                 )  # fmt: skip
                 for output, each in branches.items():
                     yield output, branched, each
@@ -256,6 +257,10 @@ class _Compiler:
     def _keeps_timestamps(self, outputs: Iterable[Operator], branched: BranchedFrame) -> bool:
         """Whether records of these outputs, or of the other branches of their frame, have timestamps."""
         return not self.query.timestamped.isdisjoint([*outputs, *self.open.outputs_in(branched)])
+
+    def _topic_of_made(self, chain: Chain) -> str | None:
+        source = find_source_of_made(chain, self.query)
+        return None if source is None else _topic(source).name
 
     def _is_last(self, chain: Chain) -> bool:
         """Whether no record may fail downstream of a chain, or of others, in a call or without event time."""

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
-from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
+from flowcore.spark.frame.rows import BAD_COLUMNS, BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote, saturate_times
 
 __all__ = ["Branch", "BranchedFrame", "OpenBranches"]
@@ -203,6 +203,14 @@ class BranchedFrame:
         if not self.shared:
             self.set({BRANCH: str(branch.number)})
             self.shared = True
+
+    def add_bad(self, branch: Branch) -> None:
+        """Add the columns of bad rows that it lacks, so that rows of a branch may become bad."""
+        self.share(branch)
+        existing = {*self.frame.columns}
+        missing = {name: kind for name, kind in BAD_COLUMNS.items() if name not in existing}
+        self.set({name: f"CAST(NULL AS {kind})" for name, kind in missing.items()})
+        self.has_bad = True
 
     def set(self, columns: Mapping[str, str]) -> None:
         """Replace columns, or add them."""

@@ -4,6 +4,7 @@ from enum import IntEnum
 
 __all__ = [
     "BACKLOG",
+    "BAD_COLUMNS",
     "BAD_REASON",
     "BRANCH",
     "CHANNEL",
@@ -65,3 +66,8 @@ ELEMENT, CHANNEL = "_element", "_channel"
 FAILED_OPERATOR = "_failed"
 """The operator whose function failed for a bad row, null if the message could not be read. Only where
 functions run; then records carry `VALUE` and `KAFKA_MS`, too."""
+BAD_COLUMNS = {
+    "topic": "STRING", "partition": "INT", "offset": "BIGINT",
+    VALUE: "BINARY", BAD_REASON: "STRING", KAFKA_MS: "BIGINT", FAILED_OPERATOR: "STRING",
+}  # fmt: skip
+"""The columns of bad rows in a query whose functions may fail, with their types in SQL."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON
 from flowcore.spark.frame.rows import (
+    BAD_COLUMNS,
     BAD_REASON,
     FAILED_OPERATOR,
     INPUT_ID,
@@ -34,18 +35,9 @@ def dead_letter_columns(
     source = found[COORDINATE_PREFIX + SOURCE]
     name = f"coalesce(CASE {source} {context.topic_cases} END, {literal(first)})"
     is_dead_letter = f"{found[REASON]} IS NOT NULL"
-    types = {
-        "topic": "STRING",
-        "partition": "INT",
-        "offset": "BIGINT",
-        BAD_REASON: "STRING",
-        KAFKA_MS: "BIGINT",
-        RECORD_ID: "STRING",
-        FAILED_OPERATOR: "STRING",
-    }
     others = {
         column: before.get(column, column if column in existing else f"CAST(NULL AS {kind})")
-        for column, kind in types.items()
+        for column, kind in {**BAD_COLUMNS, RECORD_ID: "STRING"}.items()
     }
     own = {
         "topic": name,

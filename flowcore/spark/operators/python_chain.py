@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -66,7 +66,9 @@ _OF_A_RECORD = (
 _OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
-_FAILED_ROWS = FailedRows(branch=RowKind.BAD, time=KAFKA_MS, reason=BAD_REASON, operator=FAILED_OPERATOR)
+_FAILED_ROWS = FailedRows(
+    branch=RowKind.BAD, time=KAFKA_MS, reason=BAD_REASON, operator=FAILED_OPERATOR, value=VALUE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ def apply_chain(
     used: Mapping[Operator, Collection[str]], numbers: Iterator[int], ends: Collection[Operator] = (),
     steps: Mapping[Operator, str] | None = None, kept: Collection[str] = (), check: CheckMode = "off",
     last: bool = True, kept_as: str | None = None, lags: bool = True, timed: bool = True,
+    made: str | None = None,
 ) -> Mapping[ChainOperator, Branch]:  # fmt: skip
     """Run a chain on the rows of a branch; returns the branch of each operator that emits from it.
 
@@ -117,7 +120,11 @@ def apply_chain(
             at the end of each task.
         lags: Rows without the column `BACKLOG` are backlog.
         timed: Records of an output, or of another branch, keep their timestamps.
+        made: The topic to whose dead letters records go that an operator with state made; None if a failure
+            for one of them stops the query.
     """
+    if made is not None:
+        branched.add_bad(branch)
     if not timed:
         branched.frame = branched.frame.drop(TIMESTAMP_MS)
     backlog = _backlog_column(chain, branched, lags=lags)
@@ -125,10 +132,11 @@ def apply_chain(
     inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
     existing = set(branched.frame.columns)
     carried, passing = _carried_and_passing(branched, kept)
-    may_fail = branched.has_bad and FAILED_OPERATOR in existing and branch.has_coordinates
+    places = branch.has_coordinates or made is not None
+    may_fail = branched.has_bad and FAILED_OPERATOR in existing and places
     carried += [VALUE, KAFKA_MS] if may_fail and not last else []
     if may_fail:
-        _set_aside_unreadable(chain.head, branched, branch, inputs)
+        _set_aside_unreadable(chain.head, branched, branch, inputs, made)
     needed = list(map(quote, dict.fromkeys([*passing, *inputs.values()])))
     frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))  # without a column rows are lost
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -150,7 +158,7 @@ def apply_chain(
         ordinal=RECORD_ORDINAL if RECORD_ORDINAL in existing else None,
         coordinates=_COORDINATES if existing.issuperset(_COORDINATES) else (),
         outlets=_outlet_rows(writer.outlets, branches, steps or {}, has_branches=has_branches),
-        failed=_FAILED_ROWS if may_fail else None,
+        failed=replace(_FAILED_ROWS, made=made) if may_fail else None,
         schema=arrow_schema(columns),
         backlog=backlog,
     )
@@ -161,7 +169,7 @@ def apply_chain(
 
 
 def _set_aside_unreadable(
-    head: Operator, branched: BranchedFrame, branch: Branch, inputs: Mapping[str, str]
+    head: Operator, branched: BranchedFrame, branch: Branch, inputs: Mapping[str, str], made: str | None
 ) -> None:
     """Let the records of a branch become dead letters that have a date or time which Python cannot hold."""
     types = {field.name: field.dataType for field in branched.frame.schema.fields}
@@ -177,13 +185,20 @@ def _set_aside_unreadable(
         f"WHEN {outside} THEN {literal(f'column {name!r} is outside the years 1 to 9999')}"
         for name, outside in cases.items()
     )
-    branched.set(
-        {
-            BRANCH: f"CASE WHEN {is_bad} THEN {RowKind.BAD} ELSE {BRANCH} END",
-            BAD_REASON: f"CASE WHEN {is_bad} THEN CASE {reasons} END ELSE {BAD_REASON} END",
-            FAILED_OPERATOR: f"CASE WHEN {is_bad} THEN {literal(head.name)} ELSE {FAILED_OPERATOR} END",
+    texts = {
+        BRANCH: str(int(RowKind.BAD)), BAD_REASON: f"CASE {reasons} END", FAILED_OPERATOR: literal(head.name)
+    }  # fmt: skip
+    columns = {name: f"CASE WHEN {is_bad} THEN {text} ELSE {name} END" for name, text in texts.items()}
+    if made is not None:
+        fields = ", ".join(f"{literal(name)}, {quote(now)}" for name, now in inputs.items())
+        content = f"to_json(named_struct({fields}), map('ignoreNullFields', 'false'))"
+        own = dict.fromkeys(_COORDINATES, "NULL") | {
+            "topic": literal(made),
+            VALUE: f"CAST({content} AS BINARY)",
         }
-    )
+        is_made = f"{is_bad} AND {KAFKA_MS} IS NULL"
+        columns |= {name: f"CASE WHEN {is_made} THEN {text} ELSE {name} END" for name, text in own.items()}
+    branched.set(columns)
 
 
 @dataclass(frozen=True, slots=True)

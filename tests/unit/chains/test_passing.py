@@ -149,7 +149,7 @@ def test_every_row_is_emitted_once(branches: list[list[int]]) -> None:
         ]
 
 
-FAILED = FailedRows(branch=0, time="_kafka_ms", reason="_c2", operator="_failed")
+FAILED = FailedRows(branch=0, time="_kafka_ms", reason="_c2", operator="_failed", value="_value")
 
 
 def _isolating(head: Step, *outlets: OutletRows) -> PassingChain:
@@ -277,6 +277,25 @@ def test_failing_batch_without_its_messages_stops_the_chain() -> None:
     """Its records cannot be dead letters, since their source asks to stop."""
     with pytest.raises(FunctionError, match=r"operator 'op'.*ZeroDivisionError"):
         _rows(_isolating(_step(_batch_of_sevenths, "map_batches")), _timed(_batch(1, 1), None))
+
+
+def test_failing_record_that_was_made_of_many_becomes_a_message() -> None:
+    """Its dead letter has the chain's input as JSON; a record with a message beside it keeps that."""
+    chain = _isolating(_step(_seventh, "map"))
+    chain.failed = replace(FAILED, made="sales")
+    messages = _messages(1, 1)
+    made = _timed(_batch(1, 1), None)
+
+    rows = _rows(chain, pa.concat_batches([made, messages]))
+
+    bad = [row for row in rows if row["_branch"] == 0]
+    names = ("topic", "partition", "offset", "_value", "_failed")
+    assert [tuple(row[name] for name in names) for row in bad] == [
+        ("sales", None, None, b'{"n": 0}', "op"),
+        ("t", 0, 0, b"bytes 0", "op"),
+    ]
+    assert all("ZeroDivisionError" in row["_c2"] for row in bad)
+    assert [row["_c3"] for row in rows if row["_branch"] == 1] == [1, 1]
 
 
 @pytest.mark.parametrize("check", ["off", "sample", "full"])

@@ -1,11 +1,20 @@
 """The handling of a failing record depends on its source and on the operators of its query."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling
+from flowcore import (
+    Flow,
+    KafkaTopic,
+    KeyedProcessFunction,
+    OperatorAttributesBuilder,
+    Parquet,
+    Stream,
+    Tumbling,
+)
 from flowcore.api.windowed_stream import WindowedStream
 from flowcore.planner import plan_flow
 from flowcore.planner.views.details import collect_details
@@ -32,6 +41,11 @@ def _processed(stream: Stream) -> Stream:
 
 def _windowed(stream: Stream, **windows: Any) -> WindowedStream:
     return stream.window(Tumbling(10), by="shop", time="processing", name="mapped", **windows)
+
+
+def _counted(stream: Stream) -> Stream:
+    windows = stream.window(Tumbling(10), by="shop", time="processing", name="counted")
+    return windows.aggregate(n="count(*)")
 
 
 def _mapped(stream: Stream) -> Stream:
@@ -75,12 +89,31 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
         "stops the query", "counted is Spark's own aggregate",
     ),
     "between-states": (
+        lambda f: _mapped(_counted(_live(f))),
+        "dead letter", "counted made its record, so what mapped received goes to bids.dead-letter",
+    ),
+    "behind-state-of-a-source-that-stops": (
+        lambda f: _mapped(_counted(_live(f).union(_live(f, "asks", "fail")))),
+        "stops the query", "asks says on_error",
+    ),
+    "behind-state-and-a-frame-function": (
+        lambda f: _mapped(_counted(_live(f)).apply(_same, schema=SALE, name="applied")),
+        "stops the query", "applied made its record, so that no message is bad",
+    ),
+    "behind-state-and-batches-of-another-chain": (
         lambda f: _mapped(
-            _live(f)
-            .window(Tumbling(10), by="shop", time="processing", name="counted")
-            .aggregate(n="count(*)")
+            _counted(_live(f)).map_batches(_same, schema=SALE, name="batched").with_columns(price="price * 2")
         ),
-        "stops the query", "counted made its record",
+        "stops the query", "batched gets batches",
+    ),
+    "behind-a-buffer": (
+        lambda f: _mapped(
+            _live(f).map(
+                _same, schema=SALE, key="shop", flush=timedelta(seconds=9), name="buffered",
+                attributes=OperatorAttributesBuilder().set_output_idempotent(True),
+            )
+        ),
+        "dead letter", "buffered made its record, so what mapped received",
     ),
     "beside-state": (
         lambda f: _beside(_live(f)), "dead letter", "the message goes to bids.dead-letter unchanged",

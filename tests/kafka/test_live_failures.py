@@ -1,0 +1,94 @@
+"""Records that an operator with state made, and for which a function downstream of it fails."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Tumbling
+from flowcore.errors import RunError
+from flowcore.watermarks import monotonous
+from tests.kafka.conftest import Live
+
+pytestmark = pytest.mark.kafka
+
+CLICK = "user STRING, price BIGINT, at BIGINT"
+
+
+def _clicks(live: Live, **options: Any) -> KafkaTopic:
+    return live.topic("clicks", schema=CLICK, event_time="at", watermark=monotonous(), **options)
+
+
+def _click(user: str, price: int, at: int = 1000) -> dict[str, Any]:
+    return {"user": user, "price": price, "at": at}
+
+
+def _share(record: dict[str, Any]) -> dict[str, Any]:
+    return {"user": record["user"], "share": 60 // (record["total"] - 3)}
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_failing_result_of_a_window_is_a_dead_letter(live: Live, delivery: Any) -> None:
+    """It has what the function received; it passes the next exchange, and the other results are emitted."""
+    live.settings = replace(live.settings, delivery=delivery)
+    clicks, shares, totals = _clicks(live), live.topic("shares"), live.topic("totals")
+    live.send(
+        clicks, _click("a", 4), _click("b", 1), _click("b", 2), b"bad", _click("c", 5), _click("d", 0, 99_000)
+    )
+    flow = Flow("shared")
+    windows = flow.read("clicks", clicks).window(Tumbling(10), by="user", name="counted")
+    counted = windows.aggregate(total="sum(price)", n="count(*)")
+    counted.write("totals", totals)
+    shared = counted.map(_share, schema="user STRING, share BIGINT", uses=["user", "total"], name="shared")
+    shared.deduplicate(by="user", within=timedelta(hours=1)).write("shares", shares)
+
+    live.run(flow)
+    live.run(flow)
+
+    assert sorted((each["user"], each["share"]) for each in live.values(shares)) == [("a", 60), ("c", 30)]
+    assert sorted((each["user"], each["total"]) for each in live.values(totals)) == [
+        ("a", 4),
+        ("b", 3),
+        ("c", 5),
+    ]
+    bad, dead = sorted(live.records(clicks.dead_letter), key=lambda record: len(record.value))
+    assert bad.value == b"bad"
+    assert json.loads(dead.value) == {"user": "b", "total": 3}
+    assert dead.headers["flowcore-operator"] == b"shared"
+    assert dead.headers["flowcore-stage"] == b"function"
+    assert b"ZeroDivisionError" in dead.headers["flowcore-reason"]
+    assert dead.headers["flowcore-id"].startswith(b"shared/clicks:counted:")
+
+
+def test_date_that_python_lacks_in_a_result_is_a_dead_letter(live: Live) -> None:
+    """A sum of seconds may be a time after the year 9999; the dead letter shows it."""
+    clicks, out = _clicks(live), live.topic("out")
+    live.send(clicks, _click("a", 4), _click("b", 10**12), _click("d", 0, 99_000))
+    flow = Flow("dated")
+    windows = flow.read("clicks", clicks).window(Tumbling(10), by="user", name="counted")
+    timed = windows.aggregate(total="sum(price)").select("user", "timestamp_seconds(total) AS until")
+    timed.map(lambda record: record, schema="user STRING, until TIMESTAMP", name="same").write("out", out)
+
+    live.run(flow)
+
+    assert [each["user"] for each in live.values(out)] == ["a"]
+    (dead,) = live.records(clicks.dead_letter)
+    assert json.loads(dead.value)["user"] == "b"
+    assert b"outside the years 1 to 9999" in dead.headers["flowcore-reason"]
+
+
+def test_failing_result_stops_a_query_whose_source_asks_for_it(live: Live) -> None:
+    """Its error names operator and record."""
+    clicks = _clicks(live, on_error="fail")
+    live.send(clicks, _click("b", 3), _click("d", 0, 99_000))
+    flow = Flow("strict")
+    windows = flow.read("clicks", clicks).window(Tumbling(10), by="user")
+    counted = windows.aggregate(total="sum(price)")
+    counted.map(_share, schema="user STRING, share BIGINT", name="shared").write("out", live.topic("out"))
+
+    with pytest.raises(RunError, match=r"operator 'shared'.*ZeroDivisionError"):
+        live.run(flow)
