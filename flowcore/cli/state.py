@@ -62,7 +62,7 @@ def _state_by_key(checkpoints: list[Path], settings: Settings) -> Iterator[dict[
                 where |= {
                     "operator": group.operator,
                     "key_group": each.number,
-                    "form": group.layout,
+                    "layout": group.layout,
                     "watermark_ms": group.watermark_ms,
                 }
                 if group.keys is None:

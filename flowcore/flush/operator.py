@@ -155,9 +155,9 @@ class BufferGroup(KeyGroup):
             self._last_input_ms = self._clock_ms
         if self._config.at_checkpoint or (self._config.is_enabled and self._has_nothing_available(idle=idle)):
             self._flush(out)
-        out.gauges["held_records"] = len(self._records)
+        out.gauges["buffered_records"] = len(self._records)
         if self._state.waiting_since_ms is not None:
-            out.gauges["held_since_ms"] = self._state.waiting_since_ms
+            out.gauges["buffered_since_ms"] = self._state.waiting_since_ms
 
     def header(self) -> Mapping[str, Any]:
         """Everything except the records."""

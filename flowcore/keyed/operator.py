@@ -50,7 +50,7 @@ class StepOutputs:
         batches: ``(output, rows)`` in order.
         markers: Latency markers, which follow all rows.
         counters: Numbers of events in the step, for instance ``dropped_records``.
-        gauges: Values after the step, for instance ``held_records``.
+        gauges: Values after the step, for instance ``buffered_records``.
         flushed: A buffer has emitted records, this operator's or one upstream of it.
         emitted: The latest watermark and status.
     """

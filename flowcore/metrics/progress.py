@@ -188,8 +188,8 @@ class QueryProgress(_Stored):
     saved: int = _counter(
         "flowcore_query_saved_records", "results that a flush buffer replaced by later ones of their key"
     )
-    held: int | None = _if_known("flowcore_query_held_records", "results in flush buffers")
-    oldest_held_ms: int | None = _if_known(
+    buffered: int | None = _if_known("flowcore_query_buffered_records", "results in flush buffers")
+    oldest_buffered_ms: int | None = _if_known(
         "flowcore_query_oldest_held_seconds", "age of the oldest result in a flush buffer", scale=0.001
     )
     open_transactions: int | None = _if_known(

@@ -33,8 +33,8 @@ class Batch:
         counts: By `COUNTS`: late records that were emitted as a side output, and those that were dropped;
             records that deduplication dropped, and those without id that it passed; results that later ones
             of their key replaced before a flush.
-        held: Results in flush buffers after the batch; None if the query has no buffer.
-        held_since_ms: When the oldest held result arrived; None if there is none.
+        buffered: Results in flush buffers after the batch; None if the query has no buffer.
+        buffered_since_ms: When the oldest buffered result arrived; None if there is none.
         state_rows: Rows of state after the batch; None if there is no state, or its store does not count.
         state_bytes: Bytes of state after the batch; None if there is no state, or it reports no size.
         watermark_ms: The operators' watermark; None if they have none.
@@ -46,8 +46,8 @@ class Batch:
     length_ms: int
     records: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
-    held: int | None = None
-    held_since_ms: int | None = None
+    buffered: int | None = None
+    buffered_since_ms: int | None = None
     state_rows: int | None = None
     state_bytes: int | None = None
     watermark_ms: int | None = None
@@ -71,8 +71,8 @@ class Batch:
     def of(cls, report: Mapping[str, Any]) -> Self:
         """Convert the JSON of a ``StreamingQueryProgress``.
 
-        Flowcore's own operators report observed metrics: those of `COUNTS`, ``held_records``,
-        ``held_since_ms``, ``state_bytes`` and ``watermark_ms``, which is null if they had no part in the
+        Flowcore's own operators report observed metrics: those of `COUNTS`, ``buffered_records``,
+        ``buffered_since_ms``, ``state_bytes`` and ``watermark_ms``, which is null if they had no part in the
         batch.
         """
         states, sources = report.get("stateOperators") or (), report["sources"]
@@ -101,8 +101,8 @@ class Batch:
             length_ms=report["batchDuration"],
             records=report["numInputRows"] - backlog_rows,
             counts=counts,
-            held=sum(held) if (held := _observed("held_records", observed)) else None,
-            held_since_ms=min(_observed("held_since_ms", observed), default=None),
+            buffered=sum(buffered) if (buffered := _observed("buffered_records", observed)) else None,
+            buffered_since_ms=min(_observed("buffered_since_ms", observed), default=None),
             # A store that does not count reports 0.
             state_rows=sum(state["numRowsTotal"] for state in states) or None,
             state_bytes=sum(own_bytes) if own_bytes else None,
@@ -149,8 +149,8 @@ class QueryTally:
         self._by_offsets = by_offsets
         self.batches = self.rows_in = 0
         self.counts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
-        self.held: int | None = None
-        self.held_since_ms: int | None = None
+        self.buffered: int | None = None
+        self.buffered_since_ms: int | None = None
         self.state_bytes: int | None = None
         self.watermark_ms: int | None = None
         self.last: Batch | None = None
@@ -170,8 +170,8 @@ class QueryTally:
             self.rows_in += batch.records
             for name, count in batch.counts.items():
                 self.counts[name] += count
-            if batch.held is not None:
-                self.held, self.held_since_ms = batch.held, batch.held_since_ms
+            if batch.buffered is not None:
+                self.buffered, self.buffered_since_ms = batch.buffered, batch.buffered_since_ms
             if batch.state_bytes is not None:
                 self.state_bytes = batch.state_bytes
             if batch.watermark_ms is not None:

@@ -99,9 +99,9 @@ class _Group(KeyGroup):
         """Remove expired entries, then fire processing-time timers."""
         before_ms = self._state.clock_ms
         self._advances += 1
-        with self._timer_calls("clock", out):
+        with self._timer_calls("processing", out):
             emissions = self._config.opened.advance_clock(self._state, clock_ms)
-        self._rows.emit(emissions, out, lambda result: self._timer_text(result, "clock", before_ms))
+        self._rows.emit(emissions, out, lambda result: self._timer_text(result, "processing", before_ms))
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - emits nothing
         """Update the backlog status, which the function may read."""
@@ -148,7 +148,7 @@ class _Group(KeyGroup):
             out.rows(DEAD_LETTERS, self._config.dead_letters.build_rows(failures, rows))
 
     @contextmanager
-    def _timer_calls(self, clock: str, out: StepOutputs) -> Iterator[None]:
+    def _timer_calls(self, time: str, out: StepOutputs) -> Iterator[None]:
         """Around calls for timers; failures become dead letters if they are isolated."""
         name, current = self._config.name, self._config.opened.current
         if not self._isolates:
@@ -164,7 +164,7 @@ class _Group(KeyGroup):
                 to_function_error(name, each.error, _describe_timer(each.key, each.timestamp_ms)),
                 content={
                     "key": key_by_name(self._config.keys, each.key),
-                    "clock": clock,
+                    "time": time,
                     "time_ms": each.timestamp_ms,
                 },
             )

@@ -23,8 +23,8 @@ PARTITION = PartitionProgress(topic="bids", partition=0, offset=9, end=10, lag=1
 QUERY = QueryProgress(
     name="out", mode="realtime", active=True, batches=3, rows_in=1 << 31, rows_per_second=450.5, rows_out=5,
     rows_out_per_second=4.0, lag=1, batch_ms=2_000, watermark_ms=NOW_MS - 5_000, late=5, dropped=4,
-    dead_letters=6, repeated=9, unidentified=2, saved=8, held=3, oldest_held_ms=250, open_transactions=2,
-    oldest_transaction_ms=40, backlog=True,
+    dead_letters=6, repeated=9, unidentified=2, saved=8, buffered=3, oldest_buffered_ms=250,
+    open_transactions=2, oldest_transaction_ms=40, backlog=True,
     state_rows=7, state_bytes=2_048,
     bounded={"usual": VERSION}, partitions=(PARTITION,),
 )  # fmt: skip
@@ -49,8 +49,8 @@ def test_beat_plots_every_measure_that_has_a_course() -> None:
 
     assert numbers == {
         "seconds": 60.0, "broker_silent_s": 12.5, "bounded_age_s/usual": 1.0, "out/realtime": 1,
-        "out/repeated": 9, "out/unidentified": 2, "out/saved": 8, "out/held": 3, "out/oldest_held_ms": 250,
-        "out/open_transactions": 2, "out/oldest_transaction_ms": 40,
+        "out/repeated": 9, "out/unidentified": 2, "out/saved": 8, "out/buffered": 3,
+        "out/oldest_buffered_ms": 250, "out/open_transactions": 2, "out/oldest_transaction_ms": 40,
         "out/batches": 3, "out/records": float(1 << 31), "out/records_per_second": 450.5,
         "out/records_out": 5, "out/records_out_per_second": 4.0, "out/lag": 1, "out/batch_ms": 2_000,
         "out/watermark_delay_s": 5.0, "out/late": 5, "out/dropped": 4, "out/dead_letters": 6,

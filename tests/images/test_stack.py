@@ -174,7 +174,7 @@ def test_prometheus_scrapes_each_port_and_has_the_alerts(stack: Stack) -> None:
 
     found = json.loads(_ask_prometheus(stack, "rules"))["data"]["groups"]
     alerts = {rule["name"] for group in found for rule in group["rules"]}
-    assert alerts >= {"FlowStopped", "FlowTellsNothing", "FlowFallsBehind"}
+    assert alerts >= {"FlowStopped", "FlowReportsNothing", "FlowFallsBehind"}
     now = json.loads(_ask_prometheus(stack, "alerts"))["data"]["alerts"]
     assert [each for each in now if each["state"] == "firing"] == []
 

@@ -163,7 +163,7 @@ def test_processing_time_timers_fire_without_input(live: Live) -> None:
     live.run(flow, "micro-batch", until=arrived)
 
     ((record_id, seen),) = outputs(live, out).items()
-    assert record_id.startswith('{"bidder": "ann"}:clock:')
+    assert record_id.startswith('{"bidder": "ann"}:processing:')
     assert seen == ("ann", 2)
 
 
@@ -278,7 +278,7 @@ def test_record_or_timer_whose_process_raises_is_a_dead_letter(live: Live) -> No
     assert dead_letters[b"3"].value == b"bad"
     assert dead_letters[b"1"].json == {"bidder": "ann", "price": 5}
     assert dead_letters[b"5"].json == {"bidder": "ann", "price": 9}
-    assert dead_letters[b""].json == {"key": {"bidder": "bob"}, "clock": "event", "time_ms": 7}
+    assert dead_letters[b""].json == {"key": {"bidder": "bob"}, "time": "event", "time_ms": 7}
     assert dead_letters[b"1"].headers["flowcore-topic"].decode() == source.name
     assert dead_letters[b"1"].headers["flowcore-operator"] == b"picky"
     assert dead_letters[b"1"].headers["flowcore-stage"] == b"function"

@@ -197,8 +197,8 @@ def _observe_counters(name: str, frame: DataFrame) -> DataFrame:
     return frame.observe(
         f"flowcore-keygroups-{name}",
         *(F.expr(f"coalesce(sum({counter(each)}), 0)").alias(each) for each in sums),
-        F.expr(f"sum({counter('held_records')})").alias("held_records"),
-        F.expr(f"min({counter('held_since_ms')})").alias("held_since_ms"),
+        F.expr(f"sum({counter('buffered_records')})").alias("buffered_records"),
+        F.expr(f"min({counter('buffered_since_ms')})").alias("buffered_since_ms"),
         F.expr(f"min({counter('watermark_ms')})").alias("watermark_ms"),
         F.expr(f"max({counter('backlog')})").alias("backlog"),
         F.expr(f"collect_list(get_json_object({_COUNTERS}, '$.emitted'))").alias("emitted"),

@@ -123,7 +123,7 @@ class QueryMeter:
         partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, watermarks)
         lags = [one.lag for one in partitions if one.lag is not None]
         lag = max(sum(lags) - unreported, 0) if lags else None
-        since_ms = self._tally.held_since_ms
+        since_ms = self._tally.buffered_since_ms
         return QueryProgress(
             name=self._query.name,
             mode=self._query.mode.value,
@@ -139,8 +139,8 @@ class QueryMeter:
             batch_ms=batch.length_ms if batch else None,
             watermark_ms=self._watermark_ms(),
             **self._tally.counts,
-            held=self._tally.held,
-            oldest_held_ms=None if since_ms is None else max(now_ms - since_ms, 0),
+            buffered=self._tally.buffered,
+            oldest_buffered_ms=None if since_ms is None else max(now_ms - since_ms, 0),
             dead_letters=self._count(topics, self._dead_letters),
             open_transactions=None if transactions is None else len(transactions),
             oldest_transaction_ms=max(now_ms - min(transactions), 0) if transactions else None,

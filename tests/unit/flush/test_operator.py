@@ -226,9 +226,10 @@ def test_buffer_reports_its_size_and_age() -> None:
         stepped = group.runtime.step(0, packed(items), now_ms, group.store, group.remembered[0])
         return stepped.outputs.gauges
 
-    assert gauges([("a", 1, None), ("b", 1, None)], 5_100) == {"held_records": 2, "held_since_ms": 5_100}
-    assert gauges([("c", 1, None)], 5_200) == {"held_records": 3, "held_since_ms": 5_100}
-    assert gauges([], 6_000) == {"held_records": 0}
+    both = {"buffered_records": 2, "buffered_since_ms": 5_100}
+    assert gauges([("a", 1, None), ("b", 1, None)], 5_100) == both
+    assert gauges([("c", 1, None)], 5_200) == {"buffered_records": 3, "buffered_since_ms": 5_100}
+    assert gauges([], 6_000) == {"buffered_records": 0}
 
 
 def test_buffer_writes_in_proportion_to_its_input() -> None:

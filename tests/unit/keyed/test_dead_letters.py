@@ -300,11 +300,11 @@ def test_dead_letter_has_the_input_and_its_coordinates() -> None:
         "@operator": "watch", "source": 1, "partition": 0, "offset": 812,
     }  # fmt: skip
     assert of_timer == {
-        "@content": '{"key": {"user": "a"}, "clock": "event", "time_ms": 3}',
+        "@content": '{"key": {"user": "a"}, "time": "event", "time_ms": 3}',
         "@reason": "operator 'watch': its function raised KeyError: 3 at the timer of key 'a', 3 ms",
         "@operator": "watch", "source": None, "partition": None, "offset": None,
     }  # fmt: skip
-    assert json.loads(of_clock["@content"]) == {"key": {"user": "a"}, "clock": "clock", "time_ms": 8}
+    assert json.loads(of_clock["@content"]) == {"key": {"user": "a"}, "time": "processing", "time_ms": 8}
 
 
 class Surrogates(KeyedProcessFunction):

@@ -19,7 +19,7 @@ def query(**more: Any) -> QueryProgress:
         "name": "out", "mode": "realtime", "active": True, "batches": 3, "rows_in": 900, "rows_out": 1_234,
         "rows_per_second": 450.5, "rows_out_per_second": 460.0, "lag": 100, "batch_ms": 2_000,
         "watermark_ms": NOW_MS - 3_000, "late": 5, "dropped": 4, "dead_letters": 6, "backlog": False,
-        "saved": 8, "held": 3, "oldest_held_ms": 1_500,
+        "saved": 8, "buffered": 3, "oldest_buffered_ms": 1_500,
         "open_transactions": 2, "oldest_transaction_ms": 2_500,
         "state_rows": 7, "state_bytes": 2_048,
         "bounded": {"usual": "20260101T000000-aa"}, "partitions": (partition,),

@@ -87,14 +87,15 @@ def test_batch_counts_what_operators_observe() -> None:
 
 def test_batch_counts_what_a_flush_buffer_holds_and_has_saved() -> None:
     """The tally sums saved results, and keeps the other values until a batch reports new ones."""
-    observed = {"buffer": {"saved_records": 6, "held_records": 2, "held_since_ms": 50, "watermark_ms": 0}}
+    full = {"saved_records": 6, "buffered_records": 2, "buffered_since_ms": 50, "watermark_ms": 0}
+    observed = {"buffer": full}
     tally, found = QueryTally(START_MS), Batch.of({**REPORT, "observedMetrics": observed})
-    empty = {"buffer": {"saved_records": 1, "held_records": 0, "held_since_ms": None, "watermark_ms": 0}}
+    empty = {"buffer": {**full, "saved_records": 1, "buffered_records": 0, "buffered_since_ms": None}}
 
     tally.take([found, batch(4, 1_000)])
-    assert (tally.counts["saved"], tally.held, tally.held_since_ms) == (6, 2, 50)
+    assert (tally.counts["saved"], tally.buffered, tally.buffered_since_ms) == (6, 2, 50)
     tally.take([replace(Batch.of({**REPORT, "observedMetrics": empty}), number=5)])
-    assert (tally.counts["saved"], tally.held, tally.held_since_ms) == (7, 0, None)
+    assert (tally.counts["saved"], tally.buffered, tally.buffered_since_ms) == (7, 0, None)
 
 
 def test_batch_counts_what_deduplication_dropped_and_could_not_check() -> None:

@@ -92,21 +92,21 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
         lambda f: _mapped(_counted(_live(f))),
         "dead letter", "counted made its record, so what mapped received goes to bids.dead-letter",
     ),
-    "behind-state-of-a-source-that-stops": (
+    "downstream-of-state-of-a-source-that-stops": (
         lambda f: _mapped(_counted(_live(f).union(_live(f, "asks", "fail")))),
         "stops the query", "asks says on_error",
     ),
-    "behind-state-and-a-frame-function": (
+    "downstream-of-state-and-a-frame-function": (
         lambda f: _mapped(_counted(_live(f)).apply(_same, schema=SALE, name="applied")),
         "stops the query", "applied made its record, so that no message is bad",
     ),
-    "behind-state-and-batches-of-another-chain": (
+    "downstream-of-state-and-batches-of-another-chain": (
         lambda f: _mapped(
             _counted(_live(f)).map_batches(_same, schema=SALE, name="batched").with_columns(price="price * 2")
         ),
         "stops the query", "batched gets batches",
     ),
-    "behind-a-buffer": (
+    "downstream-of-a-buffer": (
         lambda f: _mapped(
             _live(f).map(
                 _same, schema=SALE, key="shop", flush=timedelta(seconds=9), name="buffered",
