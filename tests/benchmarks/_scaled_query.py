@@ -112,8 +112,8 @@ class ScaledQueries:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __enter__(self) -> Self:
-        plan = plan_flow(_flow(Scale(), "warm", "warm"), "slice", self.settings)
-        ensure_topics(self._servers, {"warm": 1})
+        plan = plan_flow(_flow(Scale(), "opened", "none"), "slice", self.settings)
+        ensure_topics(self._servers, {"opened": 1})
         with ExitStack() as opening:
             self._spark = opening.enter_context(open_context(plan, self.settings)).spark
             self.run(Scale())  # warm up: what all queries share is loaded and compiled
