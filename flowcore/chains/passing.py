@@ -49,8 +49,8 @@ class FailedRows:
         time: The column of the message's time. If it is null, an operator with state made the record, or its
             source asks to stop.
         value: The column of the message's bytes.
-        made: The topic of records that an operator with state made; their rows have the chain's input as
-            JSON. None if their failure stops the query.
+        made: The topic of records that an operator with state made of many. Rows of records without a message
+            have the chain's input as JSON. None if their failure stops the query.
     """
 
     branch: int
@@ -114,19 +114,20 @@ class PassingChain(OpenChain):
         single records fail.
         """
         inputs = records.select(list(self.inputs.values())).rename_columns(list(self.inputs))
+        outputs: list[ChainOutput] | None = None
         try:
             outputs = task.run(inputs, self._locator(records))
             refused: Mapping[int, FunctionError] = task.refused
         except FunctionError as error:
             if self.failed is None:
                 raise
-            if records.num_rows > 1:
-                half = records.num_rows // 2
-                yield from self._run_on(task, records.slice(0, half))
-                yield from self._run_on(task, records.slice(half))
-                return
-            outputs, refused = [], {0: error}
-        for output in outputs:
+            refused = {0: error}
+        if outputs is None and records.num_rows > 1:
+            half = records.num_rows // 2
+            yield from self._run_on(task, records.slice(0, half))
+            yield from self._run_on(task, records.slice(half))
+            return
+        for output in outputs or ():
             yield self._output_rows(output, records)
         if refused and self.failed is not None:
             yield self._failed_rows(refused, records, self.failed)
@@ -199,16 +200,15 @@ class PassingChain(OpenChain):
     def _content(
         self, rows: pa.RecordBatch, columns: Mapping[str, Any], made: Any, failed: FailedRows, topic: str
     ) -> dict[str, Any]:
-        """The columns of a message, with the chain's input for records that were made of many."""
+        """The columns of a message, with the chain's input for records without one.
+
+        Those that were made of many have no place either; others, such as late records, keep theirs.
+        """
         inputs = rows.select(list(self.inputs.values())).rename_columns(list(self.inputs))
         texts = [storable(to_json(record)).encode() for record in to_records(inputs)]
-        own = [topic, None, None] if self.coordinates else []
         return {
             failed.value: pc.if_else(made, pa.array(texts, pa.binary()), columns[failed.value]),
-            **{
-                name: pc.if_else(made, pa.scalar(each, columns[name].type), columns[name])
-                for name, each in zip(self.coordinates, own, strict=True)
-            },
+            **{name: columns[name].fill_null(topic) for name in self.coordinates[:1]},
         }
 
     def _rows(self, columns: Mapping[str, Any], count: int) -> pa.RecordBatch:

@@ -75,10 +75,9 @@ class DeadLetters:
         causes: list[Failure] = []
         numbers = rows.column(self.places[0])
         for each in failures:
-            sources = (
-                self.sources if each.place is None else (self.sources[int(numbers[each.place].as_py())],)
-            )
-            if not all(sources):
+            number = None if each.place is None else numbers[each.place].as_py()
+            # The source of a record that map_batches made is unknown.
+            if not all(self.sources if number is None else (self.sources[number],)):
                 raise each.error
             parts = [*self._contents(each, rows)]
             contents += parts

@@ -190,7 +190,7 @@ class QueryProgress(_Stored):
     )
     buffered: int | None = _if_known("flowcore_query_buffered_records", "results in flush buffers")
     oldest_buffered_ms: int | None = _if_known(
-        "flowcore_query_oldest_held_seconds", "age of the oldest result in a flush buffer", scale=0.001
+        "flowcore_query_oldest_buffered_seconds", "age of the oldest result in a flush buffer", scale=0.001
     )
     open_transactions: int | None = _if_known(
         "flowcore_query_open_transactions", "transactions that have not ended, which readers wait for"

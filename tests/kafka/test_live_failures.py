@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from flowcore import Flow, KafkaTopic, Tumbling
+from flowcore.elements import LatencyMarkerEvent
 from flowcore.errors import RunError
+from flowcore.kafka.markers import ensure_companion
+from flowcore.serializers import LatencyMarkerEventSerializer
 from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live
 
 pytestmark = pytest.mark.kafka
 
+EVENTS = LatencyMarkerEventSerializer()
 CLICK = "user STRING, price BIGINT, at BIGINT"
 
 
@@ -63,6 +68,53 @@ def test_failing_result_of_a_window_is_a_dead_letter(live: Live, delivery: Any) 
     assert dead.headers["flowcore-stage"] == b"function"
     assert b"ZeroDivisionError" in dead.headers["flowcore-reason"]
     assert dead.headers["flowcore-id"].endswith(b':{"user":"b"}:0:10000:1')
+
+
+def test_failing_late_record_is_a_dead_letter_of_its_source(live: Live) -> None:
+    """It has no bytes any more, but its place; the record of another source goes to that one's."""
+    clicks, taps = _clicks(live), replace(_clicks(live), name=live.topic("taps").name)
+    live.send(clicks, _click("a", 1, 50_000))
+    live.send(taps, _click("a", 1, 50_000), _click("a", 4, 60_000))
+    flow = Flow("late")
+    both = flow.read("clicks", clicks).union(flow.read("taps", taps))
+    windows = both.window(Tumbling(10), by="user", late="side-output")
+    counted = windows.aggregate(total="sum(price)")
+    counted.write("totals", live.topic("totals"))
+    shown = counted.late.map(
+        lambda record: {"share": 60 // (record["price"] - 3)}, schema="share BIGINT", name="shared"
+    )
+    shown.write("late", live.topic("late"))
+    live.run(flow)
+    live.send(clicks, _click("a", 4, 70_000))
+    live.run(flow)
+    live.send(taps, _click("b", 3, 1_000), _click("b", 5, 1_000))
+
+    live.run(flow)
+
+    assert not live.records(clicks.dead_letter)
+    (dead,) = live.records(taps.dead_letter)
+    assert json.loads(dead.value) == {"user": "b", "price": 3, "at": 1_000}
+    assert (dead.headers["flowcore-partition"], dead.headers["flowcore-offset"]) == (b"0", b"2")
+
+
+def test_marker_passes_two_exchanges_of_a_source_that_stops(live: Live) -> None:
+    """Rows between exchanges have no offset if no bad record can be among them."""
+    clicks, out = _clicks(live, on_error="fail"), live.topic("out")
+    live.settings = replace(live.settings, latency_interval=timedelta(hours=1))
+    for topic in (clicks, out):
+        ensure_companion(live.servers, topic.name)
+    event = EVENTS.encode(LatencyMarkerEvent(1_000, "test/source", 0))
+    live.send(KafkaTopic(clicks.events), event)
+    live.send(clicks, _click("a", 4), _click("d", 0, 99_000))
+    flow = Flow("marked")
+    windows = flow.read("clicks", clicks).window(Tumbling(10), by="user")
+    counted = windows.aggregate(total="sum(price)")
+    counted.deduplicate(by="user", within=timedelta(hours=1)).write("out", out)
+
+    live.run(flow)
+
+    assert [each["user"] for each in live.values(out)] == ["a"]
+    assert event in [record.value for record in live.records(out.events)]
 
 
 def test_date_that_python_lacks_in_a_result_is_a_dead_letter(live: Live) -> None:

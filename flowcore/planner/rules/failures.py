@@ -19,7 +19,7 @@ from flowcore.api.operators import (
     WithEventTime,
 )
 from flowcore.planner.model import BoundedStage, Chain, LiveQuery
-from flowcore.planner.ways import find_live_sources
+from flowcore.planner.ways import find_live_sources, find_ways
 
 __all__ = ["decide_failures", "find_source_of_made", "select_dead_letter_sources"]
 
@@ -41,7 +41,7 @@ def _decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision 
     if isinstance(node, StatefulOperator):
         return _decide_in_key_group(node, runs, "the function's input")
     chain = next((chain for chain in runs.chains if node in chain.operators), None)
-    if batched := _find_apart(node, chain):
+    if batched := _find_apart(node, chain, runs):
         why = f"{batched[0].name} gets batches, so the failed record is not known"
         return _stops_query(why, f"use map or flat_map instead of {batched[0].name}")
     process = chain.process if chain else None
@@ -66,17 +66,23 @@ def find_source_of_made(chain: Chain, query: LiveQuery) -> Read | None:
         None if no such records reach the chain, or if their failure stops the query.
     """
     head = chain.head
-    if not _find_makers(head, query) or _find_apart(head, chain) or _find_native(head, query):
+    if not _find_makers(head, query) or _find_apart(head, chain, query) or _find_native(head, query):
         return None
     sources = find_live_sources([head])
     return sources[0] if all(each in query.key_group_dead_letters for each in sources) else None
 
 
-def _find_apart(node: Operator, chain: Chain | None) -> list[Operator]:
-    """The functions of batches upstream that do not run again on halves with it."""
-    batched = [each for each in node.upstream if isinstance(each, MapBatches) and not each.bounded]
+def _find_apart(node: Operator, chain: Chain | None, query: LiveQuery) -> list[Operator]:
+    """The functions of batches that made its record, and do not run again on halves with it."""
+    ways = find_ways(node, _find_makers(node, query))
     together = () if chain is None or chain.process is not None else chain.operators
-    return [each for each in batched if each not in together]
+    return [each for each in (node, *ways) if isinstance(each, MapBatches) and each not in together]
+
+
+def _find_direct(node: Operator, query: LiveQuery) -> list[Read]:
+    """The sources whose records reach it with their messages."""
+    ways = find_ways(node, _find_makers(node, query))
+    return find_live_sources(each for each in ways if isinstance(each, Read | WithEventTime))
 
 
 def _find_native(node: Operator, query: LiveQuery) -> list[Operator]:
@@ -90,9 +96,7 @@ def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
 
     There are none if such a failure stops the query.
     """
-    if not query.keyed:
-        return ()
-    if not all(sink.topic for sink in query.sinks):
+    if not query.keyed or _find_ends(query):
         return ()
     return tuple(each for each in query.sources if (topic := each.topic) and topic.on_error != "fail")
 
@@ -118,7 +122,8 @@ def _decide_for_made(
     source = find_source_of_made(chain, query) if chain else None
     if chain and source:
         received = f"{makers[-1].name} made its record, so what {chain.head.name} received"
-        return Decision("dead letter", (f"{received} goes to {source.dead_letter}",))
+        direct = [f"messages go to {each.dead_letter} unchanged" for each in _find_direct(chain.head, query)]
+        return Decision("dead letter", (f"{received} goes to {source.dead_letter}", *direct))
     strict, native = _find_strict(node, query), _find_native(node, query)
     if strict and not native:
         return _stopped_in_key_group(node, query, strict)
@@ -142,11 +147,20 @@ def _find_strict(node: Operator, query: LiveQuery) -> list[str]:
 
 
 def _stopped_in_key_group(node: Operator, query: LiveQuery, strict: list[str]) -> Decision:
-    files = [sink.name for sink in query.sinks if sink.topic is None]
-    if files:
-        why = f"{files[0]} writes files, so nothing but its records can leave the query"
+    if ends := _find_ends(query):
+        why = f"{ends[0]}, so nothing but its records can leave the query"
         return _stops_query(why, _cut("downstream of", node))
     return _stopped_by_topic(strict)
+
+
+def _find_ends(query: LiveQuery) -> list[str]:
+    """What lets only its own records leave the query, downstream of key groups."""
+    files = [f"{sink.name} writes files" for sink in query.sinks if sink.topic is None]
+    frames = [each for each in query.operators if each.takes_whole_frame and not each.bounded]
+    keyed = query.keyed
+    return files + [
+        f"{each.name} takes a whole frame" for each in frames if any(one in keyed for one in each.upstream)
+    ]
 
 
 def _stops_query(why: str, change: str) -> Decision:

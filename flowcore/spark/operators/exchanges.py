@@ -210,9 +210,9 @@ def _select(
     is_control = f"{BRANCH} = {RowKind.CONTROL}"
     texts = {"source": SOURCE, "partition": "partition", "offset": "offset"}
     if KEY_GROUP in existing:
-        known = "partition" in existing and "offset" in existing
-        texts["partition"] = f"coalesce({KEY_GROUP}, partition)" if known else KEY_GROUP
-        texts["offset"] = f"coalesce({POSITION}, offset)" if known else POSITION
+        # Markers and rows of other branches have a partition only.
+        texts["partition"] = f"coalesce({KEY_GROUP}, partition)" if "partition" in existing else KEY_GROUP
+        texts["offset"] = f"coalesce({POSITION}, offset)" if "offset" in existing else POSITION
     texts |= {"newest_ms": NEWEST} if NEWEST in existing else {}
     if ELEMENT in existing:
         texts["element"] = f"CASE WHEN {is_control} THEN {ELEMENT} END"

@@ -192,10 +192,7 @@ def _set_aside_unreadable(
     if made is not None:
         fields = ", ".join(f"{literal(name)}, {quote(now)}" for name, now in inputs.items())
         content = f"to_json(named_struct({fields}), map('ignoreNullFields', 'false'))"
-        own = dict.fromkeys(_COORDINATES, "NULL") | {
-            "topic": literal(made),
-            VALUE: f"CAST({content} AS BINARY)",
-        }
+        own = {"topic": f"coalesce(topic, {literal(made)})", VALUE: f"CAST({content} AS BINARY)"}
         is_made = f"{is_bad} AND {KAFKA_MS} IS NULL"
         columns |= {name: f"CASE WHEN {is_made} THEN {text} ELSE {name} END" for name, text in own.items()}
     branched.set(columns)

@@ -280,22 +280,24 @@ def test_failing_batch_without_its_messages_stops_the_chain() -> None:
 
 
 def test_failing_record_that_was_made_of_many_becomes_a_message() -> None:
-    """Its dead letter has the chain's input as JSON; a record with a message beside it keeps that."""
+    """Its dead letter has the chain's input as JSON; a late record keeps its place, a message its bytes."""
     chain = _isolating(_step(_seventh, "map"))
     chain.failed = replace(FAILED, made="sales")
-    messages = _messages(1, 1)
-    made = _timed(_batch(1, 1), None)
+    late, messages = _timed(_batch(1, 1), None), _messages(1, 1)
+    nulls = (pa.nulls(late.num_rows, late.schema.field(name).type) for name in late.schema.names[:3])
+    made = pa.RecordBatch.from_arrays([*nulls, *late.columns[3:]], schema=late.schema)
 
-    rows = _rows(chain, pa.concat_batches([made, messages]))
+    rows = _rows(chain, pa.concat_batches([made, late, messages]))
 
     bad = [row for row in rows if row["_branch"] == 0]
     names = ("topic", "partition", "offset", "_value", "_failed")
     assert [tuple(row[name] for name in names) for row in bad] == [
         ("sales", None, None, b'{"n": 0}', "op"),
+        ("t", 0, 0, b'{"n": 0}', "op"),
         ("t", 0, 0, b"bytes 0", "op"),
     ]
     assert all("ZeroDivisionError" in row["_c2"] for row in bad)
-    assert [row["_c3"] for row in rows if row["_branch"] == 1] == [1, 1]
+    assert [row["_c3"] for row in rows if row["_branch"] == 1] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("check", ["off", "sample", "full"])

@@ -338,6 +338,18 @@ def test_failure_stops_the_query_for_sources_with_on_error_fail() -> None:
             strict.step(0, packed([bad]), 0, MemoryStore(), StateCache())
 
 
+def test_record_of_an_unknown_source_is_a_dead_letter() -> None:
+    """A function of batches made it; it stops the query if any source asks for that."""
+    bad = packed([row("a", 1, "!read", 2, source=None)])
+
+    (letter,) = left(runtime(processes(Failing())).step(0, bad, 0, MemoryStore(), StateCache()))
+
+    assert letter["source"] is None
+    assert letter["@reason"] == "operator 'watch': its function raised ValueError: 2 for key 'a'"
+    with pytest.raises(FunctionError, match="operator 'watch': its function raised"):
+        runtime(processes(Failing(), (False, True))).step(0, bad, 0, MemoryStore(), StateCache())
+
+
 def test_failures_are_isolated_until_a_step_has_none() -> None:
     """The first failure repeats its step; directly following failures cost no repetition."""
     calls: list[int] = []

@@ -54,7 +54,7 @@ def test_prometheus_serves_every_measure_in_base_units() -> None:
     assert found[f"flowcore_partition_lag_records{of_partition}"] == 100
     assert found[f"flowcore_latency_seconds{of_latency}"] == 0.004
     assert found['flowcore_query_mode{"flow": "sales", "mode": "realtime", "query": "out"}'] == 1
-    assert found[f"flowcore_query_oldest_held_seconds{of_query}"] == 1.5
+    assert found[f"flowcore_query_oldest_buffered_seconds{of_query}"] == 1.5
     assert found[f"flowcore_query_open_transactions{of_query}"] == 2
     assert found[f"flowcore_query_oldest_transaction_seconds{of_query}"] == 2.5
     assert len(names) == 34

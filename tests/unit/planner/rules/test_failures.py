@@ -35,8 +35,8 @@ def _all(_context: Any, values: Any) -> Any:
     return [{"n": len(values)}]
 
 
-def _processed(stream: Stream) -> Stream:
-    return stream.process(KeyedProcessFunction(), by="shop", schema=SALE, name="mapped")
+def _processed(stream: Stream, name: str = "mapped") -> Stream:
+    return stream.process(KeyedProcessFunction(), by="shop", schema=SALE, name=name)
 
 
 def _windowed(stream: Stream, **windows: Any) -> WindowedStream:
@@ -99,6 +99,24 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     "downstream-of-state-and-a-frame-function": (
         lambda f: _mapped(_counted(_live(f)).apply(_same, schema=SALE, name="applied")),
         "stops the query", "applied made its record, so that no message is bad",
+    ),
+    "downstream-of-state-and-before-a-frame-function": (
+        lambda f: _mapped(_counted(_live(f))).apply(_same, schema=SALE, name="applied"),
+        "stops the query", "applied takes a whole frame",
+    ),
+    "downstream-of-state-beside-messages": (
+        lambda f: _mapped(
+            _counted(_live(f)).select("shop").union(_live(f, "asks").select("shop"))
+        ),
+        "dead letter", "messages go to asks.dead-letter unchanged",
+    ),
+    "downstream-of-state-that-reads-batches": (
+        lambda f: _mapped(_counted(_live(f).map_batches(_same, schema=SALE, name="batched"))),
+        "dead letter", "counted made its record, so what mapped received",
+    ),
+    "process-of-batches": (
+        lambda f: _mapped(_processed(_live(f).map_batches(_same, schema=SALE), "first")),
+        "dead letter", "what first had emitted",
     ),
     "downstream-of-state-and-batches-of-another-chain": (
         lambda f: _mapped(
