@@ -101,11 +101,10 @@ def test_marker_passes_two_exchanges_of_a_source_that_stops(live: Live) -> None:
     """Rows between exchanges have no offset if no bad record can be among them."""
     clicks, out = _clicks(live, on_error="fail"), live.topic("out")
     live.settings = replace(live.settings, latency_interval=timedelta(hours=1))
-    for topic in (clicks, out):
-        ensure_companion(live.servers, topic.name)
     event = EVENTS.encode(LatencyMarkerEvent(1_000, "test/source", 0))
-    live.send(KafkaTopic(clicks.events), event)
     live.send(clicks, _click("a", 4), _click("d", 0, 99_000))
+    ensure_companion(live.servers, clicks.name)
+    live.send(KafkaTopic(clicks.events), event)
     flow = Flow("marked")
     windows = flow.read("clicks", clicks).window(Tumbling(10), by="user")
     counted = windows.aggregate(total="sum(price)")
