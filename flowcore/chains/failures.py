@@ -14,6 +14,7 @@ from flowcore.chains.codegen import FILENAME, CompiledPart
 from flowcore.chains.steps import Step, asks_for_attributes, owner_of
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
+from flowcore.serializers.python_values import show_safely
 
 __all__ = [
     "Locate",
@@ -63,7 +64,7 @@ def function_error(
 ) -> FunctionError:
     """The error to raise for an exception in a step's function."""
     name = f"operator {step.name!r}" if step is not None else "a chain of Python functions"
-    message = _shorten(str(error))
+    message = _shorten(show_safely(str, error))
     at, trace, ours = None, error.__traceback__, Path(__file__).parent
     while trace is not None:  # the innermost line that is not the chain's own
         file = trace.tb_frame.f_code.co_filename
@@ -90,7 +91,7 @@ def misfit_error(step: Step, what: str, place: str | None, number: int | None = 
 
 def show_value(value: Any) -> str:
     """The beginning of a value's text, on one line."""
-    return _shorten(repr(value))
+    return _shorten(show_safely(repr, value))
 
 
 @contextmanager

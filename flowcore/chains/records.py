@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from flowcore.chains.failures import misfit_error
 from flowcore.chains.steps import RecordDict, Step
-from flowcore.serializers.python_values import to_python
+from flowcore.errors import StateError
+from flowcore.keyed.columns import concat_batches
+from flowcore.serializers.python_values import show_safely, to_python
 
 __all__ = [
     "Misfit",
@@ -48,8 +50,8 @@ def to_records(batch: pa.RecordBatch) -> list[RecordDict]:
     if not names:
         return [{} for _ in range(batch.num_rows)]
     columns: list[Any] = [
-        # Arrow is ten times faster if it need not search for maps.
-        to_python(column, "lossy" if _has_maps(column.type) else None)
+        # Arrow is ten times faster if it need not search for maps. A map whose keys are structs is pairs.
+        to_python(column, "lossy" if _has_maps(column.type) and not _has_nested_keys(column.type) else None)
         for column in batch.columns
     ]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -59,6 +61,12 @@ def _has_maps(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         return True
     return any(_has_maps(kind.field(position).type) for position in range(kind.num_fields))
+
+
+def _has_nested_keys(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.MapType) and pa.types.is_nested(kind.key_type):
+        return True
+    return any(_has_nested_keys(kind.field(position).type) for position in range(kind.num_fields))
 
 
 def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.RecordBatch]:
@@ -76,7 +84,7 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.Recor
             deque(map(values_of, records), maxlen=0)
             columns: Any = pa.array(records, type=rows)
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
-            unknown = Misfit(0, f"emits records that do not make a batch: {error}")
+            unknown = Misfit(0, f"emits records that do not make a batch: {show_safely(str, error)}")
             raise MisfitError(next(find_misfits(records, schema), unknown)) from None
         return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
 
@@ -101,7 +109,7 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
         try:
             pa.array([value], type=field.type)
         except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException):
-            text = repr(value)
+            text = show_safely(repr, value)
             text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             return f"emits {field.name}={text}, which is not {field.type}"
     return None
@@ -114,9 +122,11 @@ def conform_batch(step: Step, result: Any) -> pa.RecordBatch:
         FunctionError: The result is not a batch, a column is missing, or cannot be cast.
     """
     if isinstance(result, pa.Table):
-        result = result.combine_chunks()
-        batches = result.to_batches()
-        result = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
+        empty = pa.RecordBatch.from_pylist([], schema=result.schema)
+        try:
+            result = concat_batches(result.to_batches() or [empty])
+        except StateError as error:
+            raise misfit_error(step, f"emits a table that is not one batch ({error})", None) from error
     if not isinstance(result, pa.RecordBatch):
         raise misfit_error(step, f"emits a {type(result).__name__}, not an Arrow record batch", None)
     columns = []

@@ -27,7 +27,7 @@ from flowcore.chains.records import (
 from flowcore.chains.reuse_check import ReuseCheck
 from flowcore.chains.steps import ChainSpec, Receiver, RecordDict, Step
 from flowcore.elements import RecordAttributes
-from flowcore.errors import FunctionError
+from flowcore.errors import FunctionError, StateError
 from flowcore.keyed.columns import concat_batches
 from flowcore.settings import CheckMode
 
@@ -194,7 +194,7 @@ class ChainTask:
                 self._write(part, buffers, locate)
         for leaving, buffer in zip(part.exits, buffers, strict=True):
             if buffer.batches and leaving.sender is not None:
-                batch = concat_batches(buffer.batches)
+                batch = _concatenated(buffer.batches, leaving.sender)
                 if leaving.receiver is not None:
                     self._run_batch(leaving.receiver, batch, outputs)
                 elif leaving.sender.outlet is not None:
@@ -364,6 +364,13 @@ class DownstreamChain(OpenChain):
 
 def _schema(step: Step, *, leaves: bool) -> pa.Schema:
     return step.outlet_schema or step.schema if leaves else step.schema
+
+
+def _concatenated(batches: Sequence[pa.RecordBatch], sender: Step) -> pa.RecordBatch:
+    try:
+        return concat_batches(batches)
+    except StateError as error:  # of too many records, or of one that its function made too large
+        raise function_error(sender, error, None) from error
 
 
 def _no_coordinates(_: int) -> None:

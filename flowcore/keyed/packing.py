@@ -325,7 +325,10 @@ class Packing:
                 continue
             mine = batch.column(self.inputs.newest).slice(start, end - start)
             function = self.functions.get(channel.source)
-            last_ms = call_generator(function, mine) if function else pc.max(mine).as_py()
+            if function is None or mine.null_count == len(mine):
+                last_ms = pc.max(mine).as_py()
+            else:
+                last_ms = call_generator(function, mine)
             known = [each for each in (task.newest_ms.get(channel), last_ms) if each is not None]
             task.newest_ms[channel] = max(known, default=None)
 

@@ -12,11 +12,14 @@ from decimal import Decimal
 from typing import Any
 
 from flowcore.errors import StateError
+from flowcore.serializers.python_values import show_safely
 
 __all__ = ["NAN", "from_plain", "to_plain"]
 
 NAN = math.nan
 """The only not-a-number that is read back, since it equals itself as a key only by identity."""
+_LONG_BITS = 10_000
+"""Whole numbers with more bits are written as text: Python's JSON refuses those of 4,300 digits."""
 
 
 def to_plain(value: Any) -> Any:
@@ -30,16 +33,18 @@ def to_plain(value: Any) -> Any:
     """
     # Exact types: a subclass would be read back as its base.
     kind = type(value)
-    if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+    if value is None or kind in (bool, str) or (kind is float and math.isfinite(value)):
+        return value
+    if kind is int and value.bit_length() < _LONG_BITS:
         return value
     if kind is list:
         return [to_plain(item) for item in value]
     write = _WRITERS.get(kind)
     if write is None:
         msg = (
-            f"{value!r} is {kind.__module__}.{kind.__qualname__}, which is not plain data: it could not be "
-            "restored after a restart; use numbers, text, bytes, dates, durations, or lists, tuples and "
-            "dicts of them"
+            f"{show_safely(repr, value)} is {kind.__module__}.{kind.__qualname__}, which is not plain data: "
+            "it could not be restored after a restart; use numbers, text, bytes, dates, durations, or lists, "
+            "tuples and dicts of them"
         )
         raise StateError(msg)
     return {kind.__name__: write(value)}
@@ -77,6 +82,7 @@ def _written_time(value: dt.datetime) -> list[Any]:
 
 
 _WRITERS: Mapping[type, Callable[[Any], Any]] = {
+    int: hex,
     float: repr,
     tuple: lambda value: [to_plain(item) for item in value],
     dict: lambda value: [[to_plain(key), to_plain(item)] for key, item in value.items()],
@@ -87,6 +93,7 @@ _WRITERS: Mapping[type, Callable[[Any], Any]] = {
     dt.timedelta: lambda value: [value.days, value.seconds, value.microseconds],
 }
 _READERS: Mapping[str, Callable[[Any], Any]] = {
+    "int": lambda written: int(written, 16),
     "float": lambda written: NAN if written == "nan" else float(written),
     "tuple": lambda items: tuple(from_plain(item) for item in items),
     "dict": lambda items: {from_plain(key): from_plain(item) for key, item in items},

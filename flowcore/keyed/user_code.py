@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
+from flowcore.serializers.python_values import show_safely
 
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 
@@ -43,7 +44,7 @@ def to_function_error(name: str, error: Exception, call: str) -> FlowcoreError:
     """
     if isinstance(error, FlowcoreError):
         return error
-    text = " ".join(str(error).split())
+    text = " ".join(show_safely(str, error).split())
     raised = f"{type(error).__name__}{f': {text}' if text else ''}"
     return FunctionError(f"operator {name!r}: its function raised {raised}{call}")
 
@@ -70,11 +71,11 @@ def build_columns(
         return [pa.array([record[field.name] for record in records], field.type) for field in schema]
     except _MISFIT as error:
         wrong = next((record for record in records if not _fits(record, schema)), records[0])
-        shown = repr(wrong)[:_SHOWN_CHARACTERS]
+        shown = show_safely(repr, wrong)[:_SHOWN_CHARACTERS]
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         msg = (
             f"operator {operator!r}: its function emitted {shown}, which is not a record of ({columns}): "
-            f"{error!r}; emit mappings with these columns, or declare another schema"
+            f"{show_safely(repr, error)}; emit mappings with these columns, or declare another schema"
         )
         raise FunctionError(" ".join(msg.split())) from error
 

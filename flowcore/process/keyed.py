@@ -6,6 +6,7 @@ states or timers may have changed, as JSON after a version byte.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ from flowcore.process.state import ProcessState
 __all__ = ["KeyedProcesses"]
 
 _KEYS_PER_PIECE = 4096
+_LONGEST_KEY = 200
+"""Characters of a key in the ids of a timer's results; of a longer one they have the digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +230,8 @@ class _Group(KeyGroup):
         """The identity of a timer. A timer that was set in the past also has the number of the advance."""
         key = key_by_name(self._config.keys, result.key)
         text = json.dumps({name: to_plain(value) for name, value in key.items()})
+        if len(text) > _LONGEST_KEY:
+            text = hashlib.sha256(text.encode()).hexdigest()
         time_ms = result.timestamp_ms
         in_past = time_ms is not None and time_ms <= before_ms
         return f"{text}:{clock}:{time_ms}{f':{self._advances}' if in_past else ''}"

@@ -4,10 +4,12 @@ A state is declared once and serves all keys. With a time to live, each entry of
 on its own, in processing time.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowcore.keyed.plain import NAN
 from flowcore.process.current import Current
 from flowcore.process.state import Cell, Entry
 from flowcore.process.types import StateType
@@ -153,7 +155,7 @@ class MapState(_State, MutableMapping[Any, Any]):
     """Values by key; with a time to live, the first key is the one that expires first."""
 
     def __getitem__(self, key: Any) -> Any:
-        found = self._read(key)
+        found = self._read(_own(key))
         if found is None:
             raise KeyError(key)
         return found
@@ -161,23 +163,28 @@ class MapState(_State, MutableMapping[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         self.declaration.types[0].require(self.declaration.name, key)
         self.declaration.types[1].require(self.declaration.name, value)
-        self._write(key, value)
+        self._write(_own(key), value)
 
     def __delitem__(self, key: Any) -> None:
-        cell = self._cell()
+        cell, key = self._cell(), _own(key)
         if len(cell) == 1 and key in cell:
             self.clear()
         else:
             del cell[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._cell()
+        return _own(key) in self._cell()
 
     def __iter__(self) -> Iterator[Any]:
         return iter(tuple(self._cell()))
 
     def __len__(self) -> int:
         return len(self._cell())
+
+
+def _own(key: Any) -> Any:
+    """The key of an entry: there is a single not-a-number, as after a restart."""
+    return NAN if isinstance(key, float) and math.isnan(key) else key
 
 
 class ReducingState(_OneValue):

@@ -147,3 +147,24 @@ def test_rows_that_are_not_replaced_are_taken_back_after_the_time_to_live(live: 
     live.send(bids, {"auction": 1, "shop": "a"})
     live.run(flow)
     assert [row for row in last_values(live.records(shops)).values() if row] == [{"shop": "a", "n": 1}]
+
+
+def test_time_that_python_lacks_is_not_compared(live: Live) -> None:
+    """A sum of seconds that is a time after the year 9999 is null for min, max and count distinct."""
+    bids, out = live.topic("bids", schema="id BIGINT, shop STRING, seconds BIGINT"), live.topic("out")
+    seconds = [10**12, 7, 5, 10**13]
+    live.send(bids, *({"id": n, "shop": "a", "seconds": each} for n, each in enumerate(seconds)))
+    flow = Flow("times")
+    newest = flow.read("bids", bids).latest(by="id", name="newest")
+    found = newest.aggregate(
+        by="shop", n="count(*)", least="min(timestamp_seconds(seconds))",
+        most="max(timestamp_seconds(seconds))", times="count(distinct timestamp_seconds(seconds))",
+    )  # fmt: skip
+    found.write("out", replace(out, key="shop"))
+
+    live.run(flow)
+
+    assert live.values(out)[-1] == {
+        "shop": "a", "n": 4, "least": "1970-01-01T00:00:05.000000Z", "most": "1970-01-01T00:00:07.000000Z",
+        "times": 2,
+    }  # fmt: skip

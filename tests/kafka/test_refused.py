@@ -10,12 +10,13 @@ import pytest
 from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 from flowcore.errors import RunError
 from flowcore.kafka.topics import TopicLimits, ensure_topics, topic_limits
+from flowcore.spark.topics import outgoing
 
 pytestmark = pytest.mark.kafka
 
 Live = Any
 BID = "id BIGINT NOT NULL, name STRING"
-LIMIT = 2_000
+LIMIT = 4_000
 
 
 def _sink(live: Live, **configs: str) -> KafkaTopic:
@@ -76,12 +77,25 @@ def test_record_just_below_the_limit_is_written(live: Live) -> None:
     empty = len(b'{"id":1,"name":""}')
     flow = Flow("f")
     flow.read("bids", bids).write("out", out)
-    live.send(bids, *({"id": 1, "name": "x" * (LIMIT - 512 - empty + more)} for more in (0, 1)))
+    live.send(bids, *({"id": 1, "name": "x" * (LIMIT - 1024 - empty + more)} for more in (0, 1)))
 
     live.run(flow)
 
-    assert [len(record.value or b"") for record in live.records(out)] == [LIMIT - 512]
+    assert [len(record.value or b"") for record in live.records(out)] == [LIMIT - 1024]
     assert len(live.records(bids.dead_letter)) == 1
+
+
+def test_dead_letter_that_no_topic_takes_is_cut(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both what could not be read and what could not be written is as long as a client can send."""
+    monkeypatch.setattr(outgoing, "_LARGEST_DEAD_LETTER", 6_000)
+    monkeypatch.setattr(outgoing, "_CUT_BYTES", 10)
+    bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
+    live.send(bids, b"short", b"long" * 2_000, {"id": 2, "name": "too long"})
+
+    live.run(_lengthened(bids, out))
+
+    values = {record.value for record in live.records(bids.dead_letter)}
+    assert values == {b"short", b"longlonglo", b'{"id":2,"n'}
 
 
 @pytest.mark.parametrize("mode", ["slice", "table"])

@@ -16,6 +16,7 @@ from flowcore.errors import SerializationError
 from flowcore.serializers.formats.fixed import FixedFormat
 from flowcore.serializers.formats.protobuf import ProtobufFormat, message_of, row_of_message
 from flowcore.serializers.formats.value_format import ValueFormat
+from flowcore.serializers.python_values import show_safely
 
 __all__ = ["ArrowFormat", "FixedArrowFormat", "ValueArrowFormat", "arrow_format"]
 
@@ -89,7 +90,7 @@ class ValueArrowFormat:
             (row,) = one.to_pylist()
             return self._bytes(row)
         except (OverflowError, UnicodeDecodeError) as error:
-            return None, f"{type(error).__name__}: {error}"
+            return None, f"{type(error).__name__}: {show_safely(str, error)}"
 
     def _bytes(self, row: dict[str, Any]) -> tuple[bytes | None, str | None]:
         try:
@@ -99,9 +100,9 @@ class ValueArrowFormat:
             if not isinstance(data, bytes):
                 return None, f"the format {one.name!r} gave {type(data).__name__} instead of bytes"
         except SerializationError as error:
-            return None, str(error)
+            return None, show_safely(str, error)
         except Exception as error:  # noqa: BLE001 - as in `_row`
-            return None, f"{type(error).__name__}: {error}"
+            return None, f"{type(error).__name__}: {show_safely(str, error)}"
         return data, None
 
 

@@ -7,7 +7,7 @@ declared states, so this module imports nothing that is slow to import.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ MANIFESTS, SEGMENTS = "manifests", "segments"
 """The names of the states in Spark's store."""
 
 _CONTENT = StructType([StructField("content", BinaryType())])
+_BYTES_AT_ONCE = 64 << 20
+"""What leaves a step together: an Arrow array of all contents cannot hold 2 GiB."""
 _SEGMENT = StructType([StructField("operator", StringType()), StructField("number", LongType())])
 
 
@@ -90,8 +92,10 @@ class Processor(StatefulProcessor):
                 self._handle.deleteTimer(before_ms)
             if wake_ms is not None:
                 self._handle.registerTimer(wake_ms)
-        rows = pd.DataFrame(list(_contents(stepped, names)), columns=["operator", "output", "content"])
-        yield rows.assign(key_group=int(group))[["output", "content", "key_group", "operator"]]
+        columns = ["operator", "output", "content"]
+        for contents in _in_parts(_contents(stepped, names)):
+            rows = pd.DataFrame(contents, columns=columns)
+            yield rows.assign(key_group=int(group))[["output", "content", "key_group", "operator"]]
 
 
 def open_states(handle: StatefulProcessorHandle) -> tuple[Any, Any]:
@@ -122,6 +126,18 @@ class _SparkStore:
         self._segments.removeKey((operator, number))
 
 
+def _in_parts(contents: Iterable[tuple[int, str, bytes]]) -> Iterator[list[tuple[int, str, bytes]]]:
+    part: list[tuple[int, str, bytes]] = []
+    size_bytes = 0
+    for each in contents:
+        part.append(each)
+        size_bytes += len(each[2])
+        if size_bytes >= _BYTES_AT_ONCE:
+            yield part
+            part, size_bytes = [], 0
+    yield part
+
+
 def _contents(result: ExchangeResult, names: Sequence[str]) -> Iterator[tuple[int, str, bytes]]:
     """Operator, output and content of each packed row; ``names`` are those of the operators' key group."""
     import pyarrow as pa  # noqa: PLC0415
@@ -133,7 +149,9 @@ def _contents(result: ExchangeResult, names: Sequence[str]) -> Iterator[tuple[in
     for number, stepped in result.steps:
         out = stepped.outputs
         for output, batch in out.batches:
-            yield number, output, batch.serialize().to_pybytes()
+            length = max(1, batch.num_rows * _BYTES_AT_ONCE // max(batch.nbytes, 1))
+            for start in range(0, max(batch.num_rows, 1), length):
+                yield number, output, batch.slice(start, length).serialize().to_pybytes()
         if out.markers:
             serializer = LatencyMarkerEventSerializer()
             events = [serializer.encode(LatencyMarkerEvent.from_marker(marker)) for marker in out.markers]

@@ -72,6 +72,7 @@ def prepare_retracting_aggregate(
     read = [*node.by, *node.uses, *computed, CHANGE_COLUMN]
     passed = {TIMESTAMP: RECORD_TIMESTAMP, **{name: name for name in context.coordinates}}
     results = {IS_DELETED: DELETED} if node.by and not is_final else {}
+    arguments = dict.fromkeys(column for _, each in node.aggregates for column in each.columns)
     return KeyedStep(
         node=node,
         context=context,
@@ -87,6 +88,7 @@ def prepare_retracting_aggregate(
                 record_id=lambda found: context.result_id(node, found),
             )
         },
+        compared=[*arguments],
         result_key=node.by,
     )
 

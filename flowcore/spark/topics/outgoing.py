@@ -29,6 +29,7 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.topics.messages import NULL_TEXT, bad_record_headers, headers, kafka_key, tag
 from flowcore.spark.topics.side_channels import SideChannels
+from flowcore.spark.topics.sinks import LARGEST_BYTES
 from flowcore.spark.topics.values import write_message
 
 __all__ = ["Outgoing"]
@@ -39,8 +40,11 @@ BOUNDED_VERSION_HEADER = "flowcore-bounded-version"
 _TO = "_to"
 _MISFIT = "_misfit"
 """Why the format of its topic cannot hold a row; null if it can."""
-_OVERHEAD_BYTES = 512
-"""The head of a batch, and the headers of a record, whose longest part is the name of a topic."""
+_OVERHEAD_BYTES = 1024
+"""The head of a batch, and the headers of a record: its id, which has keys of windows, names and versions."""
+_LARGEST_DEAD_LETTER = LARGEST_BYTES - (1 << 20)
+"""Bytes of key and value; a longer value is cut, so that it can be written at all."""
+_CUT_BYTES = LARGEST_BYTES // 2
 _ID = "CAST(filter(headers, h -> h.key = 'flowcore-id')[0].value AS STRING)"
 _ORIGIN = {"topic": "_of_topic", "partition": "_of_partition", "offset": "_of_offset"}
 """Where the source record of a message was, by column; null if no single record made the message."""
@@ -79,7 +83,7 @@ class Outgoing:
                 found = bad_record_headers(
                     node, BAD_REASON, KAFKA_MS, failed, record_id, assigners=self.assigners
                 )
-                message = _message(literal(topic.dead_letter), VALUE, found)
+                message = _message(literal(topic.dead_letter), _cut(VALUE), found)
                 cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
         if branched.has_markers:
             companions = sorted({topic.events for _, topic in self.sinks})
@@ -179,7 +183,7 @@ def _divert_oversized(
             "flowcore-id": _ID,
         }
         topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(sources[0].name)}), '.dead-letter')"
-        diverted = {"topic": topic, "headers": headers(found)}
+        diverted = {"topic": topic, "value": _cut("value", "key"), "headers": headers(found)}
     # Not as a filter: Spark would push it below the columns, and compute each value twice.
     return messages.selectExpr(
         *(
@@ -190,6 +194,12 @@ def _divert_oversized(
             if column not in (*_ORIGIN.values(), _MISFIT)
         )
     )
+
+
+def _cut(value: str, key: str = NULL_TEXT) -> str:
+    """The value of a dead letter, or the beginning of one that no topic takes."""
+    is_large = f"octet_length({value}) + coalesce(octet_length({key}), 0) > {_LARGEST_DEAD_LETTER}"
+    return f"CASE WHEN {is_large} THEN substring({value}, 1, {_CUT_BYTES}) ELSE {value} END"
 
 
 def _refusals(topic: KafkaTopic, limits: TopicLimits) -> str:

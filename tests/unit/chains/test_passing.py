@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.chains import ChainSpec, FailedRows, OutletRows, PassingChain, Receiver, Step, StepKind
-from flowcore.errors import FunctionError
+from flowcore.chains import ChainSpec, FailedRows, OutletRows, PassingChain, Receiver, Step, StepKind, task
+from flowcore.errors import FunctionError, StateError
 
 INPUT: list[Any] = [("n", pa.int64())]
 ROWS: list[Any] = [
@@ -218,6 +219,50 @@ def test_record_whose_output_does_not_fit_is_a_bad_message() -> None:
     assert [row["offset"] for row in rows if row["_branch"] == 1] == list(range(0, 2500, 2))
     assert sorted(row["offset"] for row in rows if row["_branch"] == 0) == list(range(1, 2500, 2))
     assert all("emits n='x'" in row["_c2"] for row in rows if row["_branch"] == 0)
+
+
+class _UnshowableError(Exception):
+    """An error that raises when it is shown."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+def _raise_unshowable(_: Record) -> Record:
+    raise _UnshowableError
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda _: {"n": 10**5000}, "emits n=<int>"),
+        (_raise_unshowable, "raised _UnshowableError: <_UnshowableError>"),
+    ],
+    ids=["value", "error"],
+)
+def test_what_cannot_be_shown_is_named_by_its_type(function: Any, reason: str) -> None:
+    """Python refuses to write a whole number of more than 4,300 digits."""
+    rows = _rows(_isolating(_step(function, "map")), _messages(1, 1))
+
+    assert [row["_branch"] for row in rows] == [0, 0]
+    assert all(reason in row["_c2"] for row in rows)
+
+
+def test_output_that_no_batch_can_hold_is_a_bad_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain runs again on halves, so that only the record that is too large by itself is bad."""
+
+    def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        found = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        if pc.sum(found.column("n")).as_py() > 60:
+            raise StateError
+        return found
+
+    monkeypatch.setattr(task, "concat_batches", concat)
+
+    rows = _rows(_isolating(_step(lambda record: record, "map")), _messages(*[1] * 9))
+
+    assert sorted(row["offset"] for row in rows if row["_branch"] == 1) == list(range(7))
+    assert sorted(row["offset"] for row in rows if row["_branch"] == 0) == [7, 8]
 
 
 def test_failing_tombstone_is_a_bad_message() -> None:

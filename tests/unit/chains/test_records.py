@@ -196,3 +196,14 @@ def test_deep_copy_of_other_objects_is_pythons() -> None:
     assert copied["a"] == {1, 2} and copied["a"] is not value["a"]  # noqa: PT018 - one fact
     assert copied["b"] is not value["b"]
     assert copied["c"].inner == [1] and copied["c"].inner is not thing.inner  # noqa: PT018 - one fact
+
+
+def test_map_whose_keys_are_structs_is_a_list_of_pairs() -> None:
+    """A dict cannot be the key of a dict; other maps of the record are dicts."""
+    nested = pa.map_(pa.struct([("a", pa.int64())]), pa.string())
+    plain = pa.map_(pa.string(), pa.int64())
+    columns: list[Any] = [pa.array([[({"a": 1}, "x")]], nested), pa.array([[("q", 1)]], plain)]
+
+    found = to_records(pa.record_batch(columns, ["nested", "plain"]))
+
+    assert found == [{"nested": [({"a": 1}, "x")], "plain": {"q": 1}}]

@@ -49,6 +49,15 @@ def _progress() -> WatermarkProgress:
     return WatermarkProgress({"bids": WatermarkSource(strategy, ("0",))})
 
 
+def test_function_is_not_called_without_a_timestamp() -> None:
+    """A process function may read records without event time, and the function need not know that."""
+    (*_, last) = _packing(lambda times: pc.max(times).as_py() - 4_000).run([_batch(None, None)])
+
+    (row,) = last.to_pylist()
+    found = decode_control(((row["channel"], row["payload"]),)).newest["bids"]
+    assert found.times_ms.tolist() == NewestTimes.of({"0": None}).times_ms.tolist()
+
+
 def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None:
     """The task that reads a partition calls the function; a key group takes its result as it is."""
     (*_, last) = _packing(_four_seconds_behind).run([_batch(9_000, None, 10_000)])

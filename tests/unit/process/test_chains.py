@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -208,6 +209,16 @@ def test_outputs_have_their_origin() -> None:
     ]  # fmt: skip
     of_timers = [(each["n"], each["@nth"]) for each in found["chain 0"] if each["@timer"] == timer]
     assert of_timers == [(7, 0), (700, 1)]
+
+
+def test_long_key_is_a_digest_in_the_ids_of_a_timer() -> None:
+    """A message's headers count for its size: an id of any length would be refused by the broker."""
+    rows = row("a" * 1000, 1, "", 10, 5), row("b", 30, "", 20, 6)
+    found = emitted(chained(Numbers(), Receiver(step("map", _same))), *rows)
+
+    timers = {each["@timer"] for each in found["chain 0"] if each["@timer"] is not None}
+    digest = hashlib.sha256(b'{"user": "%s"}' % (b"a" * 1000)).hexdigest()
+    assert timers == {f"{digest}:event:7", '{"user": "b"}:event:7'}
 
 
 @pytest.mark.parametrize(("copy", "shared"), [("reuse", True), ("shallow", False), ("deep", False)])

@@ -29,6 +29,7 @@ class Scripted(KeyedProcessFunction):
         self.value = context.value_state("value", "INT", **self.how)
         self.list = context.list_state("list", "STRING", **self.how)
         self.map = context.map_state("map", "STRING", "INT", **self.how)
+        self.numbers = context.map_state("numbers", "DOUBLE", "INT", **self.how)
         self.sum = context.reducing_state("sum", "BIGINT", lambda kept, new: kept + new, **self.how)
         self.total = context.aggregating_state("total", Sum(), **self.how)
 
@@ -117,6 +118,20 @@ def test_map_state_is_a_mapping() -> None:
     )  # fmt: skip
     with pytest.raises(KeyError):
         _do(harness, "a", lambda f, _: f.map["y"])
+
+
+def test_map_state_has_one_entry_for_not_a_number() -> None:
+    """Each record has an object of its own, and there is a single one after a restart."""
+    harness = ProcessHarness(Scripted())
+
+    def add(function: Scripted, _: ProcessContext) -> Any:
+        nan = float("nan")
+        function.numbers[nan] = function.numbers.get(nan, 0) + 1
+        return len(function.numbers), function.numbers[float("nan")], nan in function.numbers
+
+    assert [_do(harness, "a", add) for _ in range(2)] == [(1, 1, True), (1, 2, True)]
+    harness.restart()
+    assert _do(harness, "a", add) == (1, 3, True)
 
 
 @pytest.mark.parametrize(
