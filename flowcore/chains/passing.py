@@ -206,10 +206,8 @@ class PassingChain(OpenChain):
         """
         inputs = rows.select(list(self.inputs.values())).rename_columns(list(self.inputs))
         texts = [storable(to_json(record)).encode() for record in to_records(inputs)]
-        return {
-            failed.value: pc.if_else(made, pa.array(texts, pa.binary()), columns[failed.value]),
-            **{name: columns[name].fill_null(topic) for name in self.coordinates[:1]},
-        }
+        found = {failed.value: pc.if_else(made, pa.array(texts, pa.binary()), columns[failed.value])}
+        return found | {name: columns[name].fill_null(topic) for name in self.coordinates[:1]}
 
     def _rows(self, columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
         found = []

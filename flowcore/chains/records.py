@@ -83,10 +83,10 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.Recor
             # Arrow would take a missing column for a null.
             deque(map(values_of, records), maxlen=0)
             columns: Any = pa.array(records, type=rows)
+            return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
             unknown = Misfit(0, f"emits records that do not make a batch: {show_safely(str, error)}")
             raise MisfitError(next(find_misfits(records, schema), unknown)) from None
-        return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
 
     return write
 
@@ -122,9 +122,9 @@ def conform_batch(step: Step, result: Any) -> pa.RecordBatch:
         FunctionError: The result is not a batch, a column is missing, or cannot be cast.
     """
     if isinstance(result, pa.Table):
-        empty = pa.RecordBatch.from_pylist([], schema=result.schema)
+        batches = result.to_batches() or [pa.RecordBatch.from_pylist([], schema=result.schema)]
         try:
-            result = concat_batches(result.to_batches() or [empty])
+            result = concat_batches(batches)
         except StateError as error:
             raise misfit_error(step, f"emits a table that is not one batch ({error})", None) from error
     if not isinstance(result, pa.RecordBatch):

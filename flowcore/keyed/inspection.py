@@ -21,6 +21,7 @@ from flowcore.keyed.store import read_manifests
 
 __all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
 
+_JSON_BITS = 10_000
 _LAYOUT = re.compile(
     r"(?P<kind>panes of (?P<pane_ms>\d+) ms at (?P<offset_ms>\d+)|\w+) by (?P<keys>.*?)(?:: |$)", re.DOTALL
 )
@@ -50,8 +51,17 @@ class InspectedKey:
     def shown(self) -> dict[str, Any]:
         """As JSON-able data, without empty parts."""
         found = {name: value for name, value in asdict(self).items() if value or name == "key"}
-        shown: dict[str, Any] = json.loads(json.dumps(found, default=str))
+        shown: dict[str, Any] = json.loads(json.dumps(_shown(found), default=str))
         return shown
+
+
+def _shown(value: Any) -> Any:
+    """A value whose whole numbers JSON can have: longer ones are hexadecimal text."""
+    if isinstance(value, dict):
+        return {key: _shown(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value]
+    return hex(value) if isinstance(value, int) and value.bit_length() > _JSON_BITS else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

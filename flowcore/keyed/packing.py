@@ -325,10 +325,11 @@ class Packing:
                 continue
             mine = batch.column(self.inputs.newest).slice(start, end - start)
             function = self.functions.get(channel.source)
-            if function is None or mine.null_count == len(mine):
-                last_ms = pc.max(mine).as_py()
+            times = mine.drop_null()
+            if function is not None and len(times):
+                last_ms = call_generator(function, times)
             else:
-                last_ms = call_generator(function, mine)
+                last_ms = pc.max(times).as_py()
             known = [each for each in (task.newest_ms.get(channel), last_ms) if each is not None]
             task.newest_ms[channel] = max(known, default=None)
 

@@ -14,6 +14,8 @@ from flowcore.serializers.python_values import show_safely
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 
 _SHOWN_CHARACTERS = 200
+_SHOWN_OF_ERROR = 2_000
+"""A text of any length would make a dead letter that no topic takes."""
 _MISFIT = (pa.ArrowException, AttributeError, KeyError, TypeError, OverflowError, ValueError)
 
 
@@ -45,6 +47,7 @@ def to_function_error(name: str, error: Exception, call: str) -> FlowcoreError:
     if isinstance(error, FlowcoreError):
         return error
     text = " ".join(show_safely(str, error).split())
+    text = text if len(text) <= _SHOWN_OF_ERROR else f"{text[:_SHOWN_OF_ERROR]}..."
     raised = f"{type(error).__name__}{f': {text}' if text else ''}"
     return FunctionError(f"operator {name!r}: its function raised {raised}{call}")
 
@@ -75,7 +78,8 @@ def build_columns(
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         msg = (
             f"operator {operator!r}: its function emitted {shown}, which is not a record of ({columns}): "
-            f"{show_safely(repr, error)}; emit mappings with these columns, or declare another schema"
+            f"{show_safely(repr, error)[:_SHOWN_OF_ERROR]}; emit mappings with these columns, or declare "
+            "another schema"
         )
         raise FunctionError(" ".join(msg.split())) from error
 

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Self
 
 from flowcore.errors import SchemaError, StateError
+from flowcore.serializers.python_values import show_safely
 
 __all__ = ["StateType"]
 
@@ -67,8 +68,9 @@ class StateType:
             # Exact types: a subclass would be restored as its base.
             fits = type(value) in _KINDS[self.kind]
         if not fits:
+            shown = show_safely(repr, value)
             msg = (
-                f"state {name!r} is {self.text}, and {value!r} ({type(value).__qualname__}) does not fit: it "
+                f"state {name!r} is {self.text}, and {shown} ({type(value).__qualname__}) does not fit: it "
                 "would be restored as something else after a restart; convert it, or declare another type"
             )
             raise StateError(msg)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Tumbling
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Tumbling
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.errors import RunError
 from flowcore.kafka.markers import ensure_companion
@@ -63,7 +62,7 @@ def test_failing_result_of_a_window_is_a_dead_letter(live: Live, delivery: Any) 
     ]
     bad, dead = sorted(live.records(clicks.dead_letter), key=lambda record: len(record.value))
     assert bad.value == b"bad"
-    assert json.loads(dead.value) == {"user": "b", "total": 3}
+    assert dead.json == {"user": "b", "total": 3}
     assert dead.headers["flowcore-operator"] == b"shared"
     assert dead.headers["flowcore-stage"] == b"function"
     assert b"ZeroDivisionError" in dead.headers["flowcore-reason"]
@@ -93,8 +92,35 @@ def test_failing_late_record_is_a_dead_letter_of_its_source(live: Live) -> None:
 
     assert not live.records(clicks.dead_letter)
     (dead,) = live.records(taps.dead_letter)
-    assert json.loads(dead.value) == {"user": "b", "price": 3, "at": 1_000}
+    assert dead.json == {"user": "b", "price": 3, "at": 1_000}
     assert (dead.headers["flowcore-partition"], dead.headers["flowcore-offset"]) == (b"0", b"2")
+
+
+class _Share(KeyedProcessFunction):
+    def process(self, record: Any, _context: Any) -> Any:
+        return [_share({"user": "x", "total": record["price"]})]
+
+
+def test_outputs_of_batches_of_two_sources_have_ids_of_their_topic(live: Live) -> None:
+    """So have the dead letters of a process function. The place is that of the batch's first record."""
+    clicks, taps, out = _clicks(live), replace(_clicks(live), name=live.topic("taps").name), live.topic("out")
+    live.send(clicks, _click("a", 4))
+    live.send(taps, _click("b", 5), _click("c", 3))
+    flow = Flow("batched")
+    both = flow.read("clicks", clicks).union(flow.read("taps", taps))
+    batched = both.map_batches(lambda batch: batch, schema="user STRING, price BIGINT", name="batched")
+    shares = batched.process(_Share(), by="user", schema="user STRING, share BIGINT", name="shares")
+    shares.write("out", out)
+
+    live.run(flow)
+
+    assert sorted(each["share"] for each in live.values(out)) == [30, 60]
+    ids = {record.id for record in live.records(out)}
+    assert len(ids) == 2
+    assert all(live.topic_id(clicks) in each or live.topic_id(taps) in each for each in ids)
+    (dead,) = live.records(taps.dead_letter)
+    assert dead.json == {"user": "c", "price": 3}
+    assert not live.records(clicks.dead_letter)
 
 
 def test_marker_passes_two_exchanges_of_a_source_that_stops(live: Live) -> None:
@@ -129,7 +155,7 @@ def test_date_that_python_lacks_in_a_result_is_a_dead_letter(live: Live) -> None
 
     assert [each["user"] for each in live.values(out)] == ["a"]
     (dead,) = live.records(clicks.dead_letter)
-    assert json.loads(dead.value)["user"] == "b"
+    assert dead.json["user"] == "b"
     assert b"outside the years 1 to 9999" in dead.headers["flowcore-reason"]
 
 

@@ -38,7 +38,7 @@ def ordered_events(*topics: KafkaTopic) -> Flow:
     users.write("by_user", by_user, key="user")
     users.late.select("id").write("late", late)
     parts = source.sort_by_event_time(name="parts")
-    parts.map(check, schema=EVENT, name="checked").write("by_part", by_part)
+    parts.map(check, schema=EVENT, name="checked").write("by_part", by_part, key="part")
     windows = users.window(Tumbling(10), by="user", name="counted")
     windows.aggregate(n="count(*)").write("counts", counts)
     return flow

@@ -122,7 +122,11 @@ def _decide_for_made(
     source = find_source_of_made(chain, query) if chain else None
     if chain and source:
         received = f"{makers[-1].name} made its record, so what {chain.head.name} received"
-        direct = [f"messages go to {each.dead_letter} unchanged" for each in _find_direct(chain.head, query)]
+        direct = [
+            f"messages go to {each.dead_letter} unchanged"
+            for each in _find_direct(chain.head, query)
+            if each in query.dead_letters
+        ]
         return Decision("dead letter", (f"{received} goes to {source.dead_letter}", *direct))
     strict, native = _find_strict(node, query), _find_native(node, query)
     if strict and not native:

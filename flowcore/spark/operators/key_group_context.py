@@ -10,7 +10,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flowcore.api.operators import Deduplicate, EventTimeSort, Operator, Read, SideOutput, WithEventTime
+from flowcore.api.operators import (
+    Deduplicate,
+    EventTimeSort,
+    MapBatches,
+    Operator,
+    Read,
+    SideOutput,
+    WithEventTime,
+)
 from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.task_elements import SenderFiles
 from flowcore.planner.model import LiveQuery
@@ -170,6 +178,13 @@ class KeyGroupContext:
     def coordinate_texts(self, branch: Branch) -> dict[str, str]:
         """SQL texts of the coordinates of a branch's records, by the names that they have in key groups."""
         texts = {name: name for name in self.coordinates.values()}
+        if self.reads_topics and any(isinstance(each, MapBatches) for each in self.query.operators):
+            # The place of an output of a batch is that of the batch's first record.
+            numbers = {
+                each.topic.name: number for number, each in enumerate(self.query.sources) if each.topic
+            }
+            cases = " ".join(f"WHEN {literal(name)} THEN {number}" for name, number in numbers.items())
+            texts[SOURCE] = f"coalesce({SOURCE}, CASE topic {cases} END)"
         if self.reads_ids:
             if branch.has_record_id:
                 texts[INPUT_ID] = RECORD_ID  # its ordinal is another column

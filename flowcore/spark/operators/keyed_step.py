@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from flowcore.api.operators import Operator
+from flowcore.api.operators import MapBatches, Operator
 from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.operator import FlushBuffers
@@ -156,6 +156,8 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
             each not in context.senders or all(source in routed for source in each.live_sources)
             for each in context.sources
         )
+        if any(isinstance(each, MapBatches) for each in node.upstream):  # a batch may be of several sources
+            sources = (all(sources),) * len(sources)
         dead_letters = DeadLetters(
             sources=sources, shown=tuple(step.shown), places=tuple(context.coordinates)
         )

@@ -72,7 +72,7 @@ def prepare_retracting_aggregate(
     read = [*node.by, *node.uses, *computed, CHANGE_COLUMN]
     passed = {TIMESTAMP: RECORD_TIMESTAMP, **{name: name for name in context.coordinates}}
     results = {IS_DELETED: DELETED} if node.by and not is_final else {}
-    arguments = dict.fromkeys(column for _, each in node.aggregates for column in each.columns)
+    compared = [each for _, each in node.aggregates if each.function in {"min", "max"} or each.distinct]
     return KeyedStep(
         node=node,
         context=context,
@@ -88,7 +88,7 @@ def prepare_retracting_aggregate(
                 record_id=lambda found: context.result_id(node, found),
             )
         },
-        compared=[*arguments],
+        compared=[*dict.fromkeys(column for each in compared for column in each.columns)],
         result_key=node.by,
     )
 

@@ -183,7 +183,9 @@ def _divert_oversized(
             "flowcore-id": _ID,
         }
         topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(sources[0].name)}), '.dead-letter')"
-        diverted = {"topic": topic, "value": _cut("value", "key"), "headers": headers(found)}
+        key = f"CASE WHEN octet_length(key) <= {_CUT_BYTES // 2} THEN key END"
+        value = _cut("value", key)
+        diverted = {"topic": topic, "key": key, "value": value, "headers": headers(found)}
     # Not as a filter: Spark would push it below the columns, and compute each value twice.
     return messages.selectExpr(
         *(

@@ -199,7 +199,7 @@ def test_deep_copy_of_other_objects_is_pythons() -> None:
 
 
 def test_map_whose_keys_are_structs_is_a_list_of_pairs() -> None:
-    """A dict cannot be the key of a dict; other maps of the record are dicts."""
+    """A dict cannot be the key of a dict; maps in other columns are dicts."""
     nested = pa.map_(pa.struct([("a", pa.int64())]), pa.string())
     plain = pa.map_(pa.string(), pa.int64())
     columns: list[Any] = [pa.array([[({"a": 1}, "x")]], nested), pa.array([[("q", 1)]], plain)]

@@ -49,13 +49,16 @@ def _progress() -> WatermarkProgress:
     return WatermarkProgress({"bids": WatermarkSource(strategy, ("0",))})
 
 
-def test_function_is_not_called_without_a_timestamp() -> None:
+@pytest.mark.parametrize(
+    ("times_ms", "newest_ms"), [((None, None), None), ((9_000, None, 10_000), 6_000)], ids=["none", "some"]
+)
+def test_function_gets_no_null(times_ms: tuple[int | None, ...], newest_ms: int | None) -> None:
     """A process function may read records without event time, and the function need not know that."""
-    (*_, last) = _packing(lambda times: pc.max(times).as_py() - 4_000).run([_batch(None, None)])
+    (*_, last) = _packing(lambda times: int(times.to_numpy().max()) - 4_000).run([_batch(*times_ms)])
 
     (row,) = last.to_pylist()
     found = decode_control(((row["channel"], row["payload"]),)).newest["bids"]
-    assert found.times_ms.tolist() == NewestTimes.of({"0": None}).times_ms.tolist()
+    assert found.times_ms.tolist() == NewestTimes.of({"0": newest_ms}).times_ms.tolist()
 
 
 def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None:
