@@ -181,8 +181,8 @@ class TransactionalWriter:
                 records, digest = records + chunk.records, digest + chunk.digest
                 failpoint("transaction-rows")
             entry = batch.entry(records, digest)
-            key = str(batch.slot).encode()
-            producer.produce(ledger_topic(self.flow, self.query), entry.encode(), key, batch.slot)
+            key, ledger = str(batch.slot).encode(), ledger_topic(self.flow, self.query)
+            _produce(producer, [(ledger, key, entry.encode(), None, batch.slot)], {})
         except BaseException as error:
             with suppress(KafkaException):  # so that readers need not wait for the time-out
                 producer.abort_transaction(_ABORT_S)

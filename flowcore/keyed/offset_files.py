@@ -32,7 +32,10 @@ class OffsetFiles:
         """Write the data that is valid from an offset on, and remove files that no batch needs."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / f".{offset}.{os.getpid()}"
-        part.write_text(json.dumps(fact))
+        with part.open("w") as file:  # a file that a loss of power tears would stop each batch
+            file.write(json.dumps(fact))
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(self._file(offset))
         for each in sorted(self._offsets())[:-_KEPT]:
             self._file(each).unlink(missing_ok=True)

@@ -42,6 +42,8 @@ class BacklogStatusWriter:
 def read_backlog_status(spark: SparkSession, checkpoint: Path) -> DataFrame:
     """The backlog status of a query as a stream: ``at``, which gives the order, and ``backlog``."""
     stream = spark.readStream.schema(_SCHEMA).option("cleanSource", "delete")
+    # By age Spark would leave out all new files after a jump of the clock, there and back.
+    stream = stream.option("maxFileAge", "365000d")
     # A file without these is torn; the start that reads it has written another one.
     return stream.json(str(_folder(checkpoint))).where("at IS NOT NULL AND backlog IS NOT NULL")
 

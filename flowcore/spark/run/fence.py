@@ -7,6 +7,7 @@ deadline, which each renewal extends, and stops the queries when it has passed.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -74,6 +75,7 @@ class Fence:
             _classes[gateway] = compiler.getClassLoader().loadClass("Fence")
         self._thread = _classes[gateway].newInstance()
         # The JVM's clock is read first, so that a deadline is early by the time of the call, and not late.
+        self._until_s = math.inf
         self._ahead_ns = jvm.java.lang.System.nanoTime() - time.monotonic_ns()
 
     def __enter__(self) -> Self:
@@ -90,7 +92,8 @@ class Fence:
 
     def extend(self, renewed_s: float) -> None:
         """Extend the deadline; the leases were renewed at or after this time of the monotonic clock."""
-        deadline_ns = int((renewed_s + STALE_S - _MARGIN_S) * 1e9) + self._ahead_ns
+        self._until_s = renewed_s + STALE_S - _MARGIN_S
+        deadline_ns = int(self._until_s * 1e9) + self._ahead_ns
         with ignore_lost_jvm():
             self._thread.extend(deadline_ns)
 
@@ -100,9 +103,9 @@ class Fence:
         Raises:
             ExpiredLeaseError: The deadline has passed, and the queries are stopped.
         """
-        expired = False
+        expired = time.monotonic() >= self._until_s  # the thread of the JVM may not have seen it yet
         with ignore_lost_jvm():
-            expired = self._thread.isExpired()
+            expired = self._thread.isExpired() or expired
         if expired:
             msg = (
                 f"the leases of this run were not renewed for {STALE_S - _MARGIN_S:g} s: another process may "

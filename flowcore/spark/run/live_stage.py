@@ -170,7 +170,7 @@ class LiveRun:
                     self._results,
                     side_channels,
                     fence=self._fence,
-                    require_back=self._require_back,
+                    require_back=partial(self._require_back, query),
                     counted=self._counted_for(query),
                 )
             )
@@ -228,8 +228,10 @@ class LiveRun:
             msg = f"{damaged}{cut}; or start anew: {start_anew([checkpoint])}"
             raise DamagedCheckpointError(msg) from error
 
-    def _require_back(self) -> None:
+    def _require_back(self, stopped: LiveQuery) -> None:
         """Check that an outage has ended: there is space for files, and brokers have the same topics.
+
+        During a long one, latency markers may have expired that the query that it stopped has not read.
 
         Raises:
             OutageError: The outage has not ended.
@@ -239,6 +241,7 @@ class LiveRun:
         for query in self.stage.queries:
             require_space(self._checkpoint(query).parent)
         prepare_topics(self.plan, self.context.settings)
+        skip_lost_markers(stopped, self.context)
 
     def _start_waiting(self) -> None:
         """Start queries; in slice mode the reader of a cut starts when the writers of the cut have ended."""

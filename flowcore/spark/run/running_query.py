@@ -5,7 +5,7 @@ A query is compiled before it is started, so that its successor can be compiled 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -145,10 +145,12 @@ class RunningQuery:
     """
 
     def __init__(
-        self, prepared: PreparedQuery, context: Context, identity: CheckpointIdentity, *,
+        self, prepared: PreparedQuery, context: Context, identity: CheckpointIdentity,
+        require_lease: Callable[[], object], *,
         lags: bool | None = None, counted: CountedBadRecords | None = None,
     ) -> None:  # fmt: skip
         self.prepared = prepared
+        self._require_lease = require_lease
         self._context = context
         self._sink = self._transactional_sink(identity)
         self._dead_letters = self._dead_letter_sink(counted) if counted else None
@@ -168,10 +170,12 @@ class RunningQuery:
             with translate_run_errors(f"query {self.name!r}", context.log):
                 self.running = self._start(prepared)
             self._closing.callback(self.running.stop)
-            if self._dead_letters is not None:
-                self._closing.callback(self._dead_letters.stop)
             if self._sender is not None:
                 self._closing.enter_context(self._sender.follow(self.running))
+                # Before the last poll, which then takes what each committed batch has reported.
+                self._closing.callback(self.running.stop)
+            if self._dead_letters is not None:
+                self._closing.callback(self._dead_letters.stop)
         except BaseException:
             self.stop()
             raise
@@ -257,6 +261,7 @@ class RunningQuery:
             clock=self._context.clock,
             interval=self._context.settings.auto_watermark_interval,
             state=self._checkpoint / WATERMARKS,
+            require_lease=self._require_lease,
             key_groups=key_groups_of(query),
         )
         sender.begin(lags=lags)

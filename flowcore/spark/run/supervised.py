@@ -60,17 +60,10 @@ class SupervisedQuery:
     """
 
     def __init__(
-        self,
-        query: LiveQuery,
-        context: Context,
-        meter: RunMeter,
-        results: JoinedResults,
-        side_channels: SideChannels,
-        *,
-        fence: Fence,
-        require_back: Callable[[], object],
-        counted: CountedBadRecords | None = None,
-    ) -> None:
+        self, query: LiveQuery, context: Context, meter: RunMeter, results: JoinedResults,
+        side_channels: SideChannels, *,
+        fence: Fence, require_back: Callable[[], object], counted: CountedBadRecords | None = None,
+    ) -> None:  # fmt: skip
         self._fence, self._require_back, self._counted = fence, require_back, counted
         self._patience = Patience(lambda text: meter.note(query.name, text))
         self._failed: RunningQuery | None = None
@@ -363,19 +356,20 @@ class SupervisedQuery:
         prepared = self._next
         self._fence.check()  # the checkpoint may be of another process
         self._results.pin(self.query, prepared.joined.versions)
-        settings = self._context.settings
-        named, batch = settings.repeat_batch or ("", None)
+        named, batch = self._context.settings.repeat_batch or ("", None)
         identity = plan_file.write_plan_file(
             prepared.query, self._context.flow, self._checkpoint, prepared.types,
             topics=prepared.side_channels.topics, lags=prepared.side_channels.lags, schemas=prepared.schemas,
             bounded=prepared.joined.versions, repeat_batch=batch if named == self.query.name else None,
-            slots=settings.shuffle_partitions if prepared.query.exactly_once else None,
+            slots=self._context.settings.shuffle_partitions if prepared.query.exactly_once else None,
         )  # fmt: skip
         failpoint("offsets-unlogged")
         self._started = self._rows_in, time.monotonic()
         lags = self._own_backlog.for_sinks(lags=prepared.side_channels.lags)
         self._fence.check()
-        self._running = RunningQuery(prepared, self._context, identity, lags=lags, counted=self._counted)
+        self._running = RunningQuery(
+            prepared, self._context, identity, self._fence.check, lags=lags, counted=self._counted
+        )
         self._fence.watch(self.query.name, self._running.running)
         self._meter.started(
             prepared.query, self._running.running, bounded=prepared.joined.versions,
@@ -391,8 +385,8 @@ class SupervisedQuery:
         """Compile the next start; a batch that it repeats has the partitions that it found at first."""
         settings = self._context.settings
         ended = self._running is None or self._running.ended
-        planned = plan_file.repeated_topics(self._checkpoint) if ended else {}
-        before = self.side_channels.before_growth(planned)
+        repeated = plan_file.repeated_topics(self._checkpoint) if ended else {}
+        before = self.side_channels.before_growth(repeated)
         catch_up = catch_up or (before is not None and self.query.mode.value == "realtime")
         records = batch_records(read_backlog_interval(settings), self._per_second, settings.max_batch_records)
         side_channels = replace(before or self.side_channels, lags=self._own_backlog.lags)

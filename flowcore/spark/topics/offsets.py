@@ -52,9 +52,14 @@ def offset_range(topic: KafkaTopic, servers: str) -> tuple[_Offsets, _Offsets]:
     return start, end
 
 
-def offsets_json(topic: KafkaTopic, offsets: _Offsets) -> str:
-    """Offsets as an option of Spark's Kafka source."""
-    return json.dumps({topic.name: {str(partition): offset for partition, offset in sorted(offsets.items())}})
+_LATEST = -1  # as Spark's Kafka source has it
+
+
+def offsets_json(topic: KafkaTopic, offsets: _Offsets, events: Iterable[int] = ()) -> str:
+    """Offsets as an option of Spark's Kafka source, and the end for partitions of the companion topic."""
+    found = {topic.name: {str(partition): offset for partition, offset in sorted(offsets.items())}}
+    companion = {str(partition): _LATEST for partition in events}
+    return json.dumps(found | ({topic.events: companion} if companion else {}))
 
 
 class TopicEnds:

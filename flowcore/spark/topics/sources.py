@@ -15,7 +15,7 @@ from flowcore.api.operators import Read
 from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import spark_login
-from flowcore.kafka.topics import identify_topics
+from flowcore.kafka.topics import end_offsets, identify_topics
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of, path_of
@@ -124,7 +124,7 @@ def read_stream(
         "subscribe": f"{topic.name},{topic.events}" if events else topic.name,
         "startingOffsets": topic.start
         if isinstance(topic.start, str)
-        else offsets_json(topic, start_offsets(topic, servers)),
+        else offsets_json(topic, start_offsets(topic, servers), _latest_of(topic, servers) if events else ()),
     }
     options |= _patience(context.settings)
     if _has_headers(topic):
@@ -138,6 +138,11 @@ def read_stream(
         # would be emitted more often, or input would arrive faster than it is read.
         options["maxOffsetsPerTrigger"] = str(context.settings.max_batch_records)
     return context.spark.readStream.format("kafka").options(**options).load()
+
+
+def _latest_of(topic: KafkaTopic, servers: str) -> list[int]:
+    """The partitions of its companion topic, whose markers before a start at some offsets mean nothing."""
+    return [*end_offsets(servers, topic.events)]
 
 
 def _has_headers(topic: KafkaTopic) -> bool:

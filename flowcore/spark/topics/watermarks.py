@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -188,6 +188,7 @@ class WatermarkSender:
         clock: Processing time.
         interval: Least processing time between two polls of periodic watermarks.
         state: The file of the state that a restart needs.
+        require_lease: Raises if another process may write in its place.
         key_groups: What the query's key groups emit; None if it has none, so that its sources decide.
     """
 
@@ -200,6 +201,7 @@ class WatermarkSender:
         clock: Clock,
         interval: timedelta,
         state: Path,
+        require_lease: Callable[[], object],
         key_groups: CombinedElements | None,
     ) -> None:
         self._query = query
@@ -207,6 +209,7 @@ class WatermarkSender:
         self._watermarks = watermarks
         self._writer = writer
         self._state = state
+        self._require_lease = require_lease
         self._key_groups = key_groups
         self._clock = clock
         self._interval_ms = interval // MILLISECOND
@@ -283,6 +286,7 @@ class WatermarkSender:
             _log.exception("watermarks of query %r were not sent: the next poll sends them", self._query.name)
 
     def _poll(self, *, at_once: bool = False) -> None:
+        self._require_lease()
         found = batches_after(self._last_batch, self._running) if self._running is not None else ()
         # A trigger without input reports the number of the next batch.
         fresh = [batch for batch in found if "addBatch" in batch["durationMs"]]

@@ -13,6 +13,7 @@ from typing import Any
 
 from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 from flowcore.elements import RecordAttributes, StreamElement, Watermark
+from flowcore.errors import ExpiredLeaseError
 from flowcore.planner import plan_flow
 from flowcore.spark.topics.watermarks import WatermarkSender, key_groups_of, watermarks_of
 from flowcore.watermarks.generated import NewestTimes
@@ -57,9 +58,16 @@ def test_elements_whose_state_was_not_saved_are_sent_later(tmp_path: Path) -> No
         now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext(), attach=lambda _: None
     )
     follow: Any = running
+    lost: list[Exception] = []
+
+    def require_lease() -> None:
+        for error in lost:
+            raise error
+
     sender = WatermarkSender(
         query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
         writer=writer, clock=clock, interval=timedelta(0), state=state, key_groups=None,  # type: ignore[arg-type]
+        require_lease=require_lease,
     ).follow(follow)  # fmt: skip
     sender.begin(lags=None)
     for backlog, newest_ms in ((True, 5_000), (False, 6_000)):
@@ -69,6 +77,10 @@ def test_elements_whose_state_was_not_saved_are_sent_later(tmp_path: Path) -> No
     assert writer.written == []
 
     state.parent.mkdir()
+    lost.append(ExpiredLeaseError("another process writes in its place"))
+    sender._try_to_poll()
+    assert (writer.written, state.exists()) == ([], False)
+    lost.clear()
     sender._try_to_poll()
     sender._try_to_poll()
 
