@@ -6,13 +6,18 @@ and SVG (`html_text`), Mermaid (`mermaid_text`), Markdown (`markdown_code`, `mar
 none: Python's encoder writes ASCII.
 
 All functions show invisible characters as Python's escapes: controls of a terminal, those that reorder text,
-and those without width.
+and those without width. `storable` and `show_safely` are for texts of users' code, before they are stored.
 """
 
 import html
 import re
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["html_text", "markdown_block", "markdown_code", "mermaid_text", "printable", "printable_lines"]
+__all__ = [
+    "html_text", "markdown_block", "markdown_code", "mermaid_text", "printable", "printable_lines",
+    "show_safely", "storable",
+]  # fmt: skip
 
 # `str.isprintable` counts them as printable, and they draw nothing: fillers, joiners, variation selectors.
 _INVISIBLE = frozenset(
@@ -109,3 +114,24 @@ def _is_visible(letter: str) -> bool:
 
 def _escape(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
+
+
+def storable(text: str) -> str:
+    r"""A text that can be written as UTF-8: what Python alone can hold is escaped.
+
+    >>> storable("a\ud83d")
+    'a\\ud83d'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def show_safely(show: Callable[[Any], str], value: Any) -> str:
+    """A text of a value or an error of a user's code; the name of its type if that raises.
+
+    >>> show_safely(repr, 10**5000)
+    '<int>'
+    """
+    try:
+        return storable(show(value))
+    except Exception:  # noqa: BLE001 - any class of a user's may raise anything
+        return f"<{type(value).__name__}>"

@@ -14,7 +14,7 @@ from flowcore.chains.codegen import FILENAME, CompiledPart
 from flowcore.chains.steps import Step, asks_for_attributes, owner_of
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
-from flowcore.serializers.python_values import show_safely
+from flowcore.escaping import show_safely
 
 __all__ = [
     "Locate",

@@ -19,8 +19,8 @@ from flowcore.chains.records import to_records
 from flowcore.chains.task import ChainOutput, ChainTask, OpenChain
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError
+from flowcore.escaping import storable
 from flowcore.keyed.dead_letters import to_json
-from flowcore.serializers.python_values import storable
 
 __all__ = ["FailedRows", "OutletRows", "PassingChain"]
 

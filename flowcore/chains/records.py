@@ -14,8 +14,9 @@ import pyarrow as pa
 from flowcore.chains.failures import misfit_error
 from flowcore.chains.steps import RecordDict, Step
 from flowcore.errors import StateError
+from flowcore.escaping import show_safely
 from flowcore.keyed.columns import concat_batches
-from flowcore.serializers.python_values import show_safely, to_python
+from flowcore.serializers.python_values import to_python
 
 __all__ = [
     "Misfit",

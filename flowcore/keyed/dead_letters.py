@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.errors import FlowcoreError
-from flowcore.serializers.python_values import first_row, storable
+from flowcore.escaping import storable
+from flowcore.serializers.python_values import first_row
 
 __all__ = ["CONTENT", "DEAD_LETTERS", "OPERATOR", "REASON", "DeadLetters", "Failure", "to_json"]
 

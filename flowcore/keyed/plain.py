@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from flowcore.errors import StateError
-from flowcore.serializers.python_values import show_safely
+from flowcore.escaping import show_safely
 
 __all__ = ["NAN", "from_plain", "to_plain"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
-from flowcore.serializers.python_values import show_safely
+from flowcore.escaping import show_safely
 
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 

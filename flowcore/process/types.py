@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Self
 
 from flowcore.errors import SchemaError, StateError
-from flowcore.serializers.python_values import show_safely
+from flowcore.escaping import show_safely
 
 __all__ = ["StateType"]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-__all__ = ["first_row", "show_safely", "storable", "to_python"]
+__all__ = ["first_row", "to_python"]
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -39,27 +39,6 @@ def first_row(rows: pa.RecordBatch) -> dict[str, Any]:
         name: to_python(column.slice(0, 1))[0]
         for name, column in zip(rows.schema.names, rows.columns, strict=True)
     }
-
-
-def storable(text: str) -> str:
-    r"""A text that can be written as UTF-8: what Python alone can hold is escaped.
-
-    >>> storable("a\ud83d")
-    'a\\ud83d'
-    """
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def show_safely(show: Callable[[Any], str], value: Any) -> str:
-    """A text of a value or an error of a user's code; the name of its type if that raises.
-
-    >>> show_safely(repr, 10**5000)
-    '<int>'
-    """
-    try:
-        return storable(show(value))
-    except Exception:  # noqa: BLE001 - any class of a user's may raise anything
-        return f"<{type(value).__name__}>"
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.errors import SerializationError
+from flowcore.escaping import show_safely
 from flowcore.serializers.formats.fixed import FixedFormat
 from flowcore.serializers.formats.protobuf import ProtobufFormat, message_of, row_of_message
 from flowcore.serializers.formats.value_format import ValueFormat
-from flowcore.serializers.python_values import show_safely
 
 __all__ = ["ArrowFormat", "FixedArrowFormat", "ValueArrowFormat", "arrow_format"]
 

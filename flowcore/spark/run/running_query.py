@@ -45,9 +45,9 @@ from flowcore.spark.run.wall_clock import WallClock
 from flowcore.spark.topics.called_sink import CalledSink
 from flowcore.spark.topics.dead_letter_sink import DeadLetterSink
 from flowcore.spark.topics.histories import histories_pending, prepare_history
+from flowcore.spark.topics.messages import LARGEST_BYTES
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import (
-    LARGEST_BYTES,
     largest_batch_bytes,
     output_servers,
     sink_options,

@@ -8,9 +8,11 @@ from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.spark.frame.sql import json_object, literal, struct
 from flowcore.spark.topics import elements
 
-__all__ = ["NULL_TEXT", "bad_record_headers", "headers", "kafka_key", "tag"]
+__all__ = ["LARGEST_BYTES", "NULL_TEXT", "bad_record_headers", "headers", "kafka_key", "tag"]
 
 NULL_TEXT = "CAST(NULL AS STRING)"
+LARGEST_BYTES = 64 << 20
+"""The largest message that a client sends; a topic may accept less."""
 
 
 def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:

@@ -27,9 +27,15 @@ from flowcore.spark.frame.rows import (
     RowKind,
 )
 from flowcore.spark.frame.sql import literal
-from flowcore.spark.topics.messages import NULL_TEXT, bad_record_headers, headers, kafka_key, tag
+from flowcore.spark.topics.messages import (
+    LARGEST_BYTES,
+    NULL_TEXT,
+    bad_record_headers,
+    headers,
+    kafka_key,
+    tag,
+)
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.sinks import LARGEST_BYTES
 from flowcore.spark.topics.values import write_message
 
 __all__ = ["Outgoing"]

@@ -22,12 +22,11 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.frame.rows import BAD_REASON
 from flowcore.spark.frame.sql import TIME_FORMATS, literal, quote
-from flowcore.spark.topics.messages import bad_record_headers, headers, kafka_key, tag
+from flowcore.spark.topics.messages import LARGEST_BYTES, bad_record_headers, headers, kafka_key, tag
 from flowcore.spark.topics.values import write_message
 
 __all__ = [
     "DEAD_LETTER_CONFIGS",
-    "LARGEST_BYTES",
     "largest_batch_bytes",
     "output_servers",
     "sink_options",
@@ -39,8 +38,6 @@ __all__ = [
 
 _BULK_BATCH_BYTES = 512 << 10
 _DEFAULT_PARTITIONS = 1
-LARGEST_BYTES = 64 << 20
-"""The largest message that a client sends; a topic may accept less."""
 _NTH = "_nth"
 
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(LARGEST_BYTES)}
