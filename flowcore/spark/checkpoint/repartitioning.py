@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from flowcore.spark.checkpoint.offset_log import has_unfinished_batch, planned_batches, state_partitions
 from flowcore.spark.checkpoint.plan_file import skip_ledger_batch
 
-__all__ = ["settle_repartition"]
+__all__ = ["copy_of", "settle_repartition"]
 
 _log = logging.getLogger(__name__)
+
+
+def copy_of(checkpoint: Path) -> Path:
+    """Where a change of key groups keeps a copy of a checkpoint, whose files are links."""
+    return checkpoint.parent.with_name(".rescale") / checkpoint.name
 
 
 def settle_repartition(checkpoint: Path) -> None:
     """Undo or complete the last batch, if that changes the number of partitions; otherwise do nothing.
 
-    To be called while no query runs on the checkpoint.
+    A copy that a change of key groups left when it was killed is removed: its links would keep all state
+    files. To be called while no query runs on the checkpoint.
     """
+    shutil.rmtree(copy_of(checkpoint), ignore_errors=True)
     last, *before = sorted(planned_batches(checkpoint), reverse=True) or [-1]
     if not before or state_partitions(checkpoint, last) == state_partitions(checkpoint, before[0]):
         return

@@ -29,6 +29,7 @@ from flowcore.keyed.store import read_manifests, write_manifests
 from flowcore.spark.checkpoint.lease import Leases
 from flowcore.spark.checkpoint.offset_log import has_unfinished_batch, planned_batches, replace_file
 from flowcore.spark.checkpoint.plan_file import move_to_key_groups, read_schemas, skip_ledger_batch
+from flowcore.spark.checkpoint.repartitioning import copy_of
 from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.keys import key_group_text
@@ -176,7 +177,7 @@ def _rows(after: list[dict[str, RegroupedState]], key_groups: int, old: int) -> 
 @contextmanager
 def _copy(checkpoint: Path) -> Iterator[Path]:
     """A copy of a checkpoint, whose files are links."""
-    copy = checkpoint.parent.with_name(".rescale") / checkpoint.name
+    copy = copy_of(checkpoint)
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(checkpoint, copy, copy_function=os.link)
     try:

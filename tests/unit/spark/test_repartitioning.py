@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import planned_batches
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, read_plan_file, write_plan_file
-from flowcore.spark.checkpoint.repartitioning import settle_repartition
+from flowcore.spark.checkpoint.repartitioning import copy_of, settle_repartition
 
 KEPT = ("offsets/7", "commits/7", "state/0/1/8_a.zip", "state/0/1/.8_a.zip.crc", "state/0/_metadata/v2/0")
 NEW = (
@@ -99,3 +101,15 @@ def test_checkpoint_without_batches_stays(tmp_path: Path) -> None:
     settle_repartition(tmp_path)
 
     assert _files(tmp_path) == set()
+
+
+def test_copy_of_a_killed_change_of_key_groups_is_removed(checkpoint: Path) -> None:
+    """Its files are links to those of the checkpoint, which Spark's cleaning would not free."""
+    copy = copy_of(checkpoint)
+    shutil.copytree(checkpoint, copy, copy_function=os.link)
+    before = _files(checkpoint)
+
+    settle_repartition(checkpoint)
+
+    assert not copy.exists()
+    assert _files(checkpoint) == before
