@@ -5,7 +5,9 @@ each query that writes to a topic is a channel with a watermark of its own.
 """
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -45,7 +47,8 @@ class ElementWriter:
         self, servers: str, topics: Mapping[KafkaTopic, int], channel: str, key: bytes | None = None
     ) -> None:
         self._servers = servers
-        self._topics = topics
+        self._topics = dict(topics)
+        self._counted_s = time.monotonic()
         self._channel = channel.encode()
         self._key = key
         self._serializer = TaggedSerializer(RawFormat(), channel)
@@ -79,22 +82,42 @@ class ElementWriter:
         """Write control elements in order to every partition of every topic.
 
         If an element was lost, the latest of each kind is written again before these: readers would wait for
-        it.
+        it. A partition that was added meanwhile gets the latest of each kind, too.
         """
+        for topic, added in self._find_added_partitions():
+            for element in self._latest.values():
+                self._write(element, topic, added)
         again, self._lost = list(self._latest.values()) if self._lost else [], False
         for element in (*again, *elements):
-            self._latest[type(element)] = element
-            content = self._serializer.encode(element)
+            self._latest.pop(type(element), None)
+            self._latest[type(element)] = element  # the last one last
             for topic, partitions in self._topics.items():
-                headers: list[tuple[str, str | bytes | None]] = [(CHANNEL_HEADER, self._channel)]
-                value: bytes | None = content
-                if topic.headers:
-                    headers.append((ELEMENT_HEADER, content))
-                    value = None
-                for partition in range(partitions):
-                    proof = self._signature(topic, partition, content)
-                    self._produce(topic.name, value, partition, [*headers, *proof])
+                self._write(element, topic, range(partitions))
         self._producer.flush(_DELIVERY_S)
+
+    def _find_added_partitions(self) -> list[tuple[KafkaTopic, range]]:
+        if time.monotonic() - self._counted_s < _REFRESH_S:
+            return []
+        self._counted_s = time.monotonic()
+        found = []
+        for topic, known in self._topics.items():
+            with suppress(KafkaException):  # the broker is away
+                metadata = self._producer.list_topics(topic.name, timeout=_DELIVERY_S).topics[topic.name]
+                if len(metadata.partitions) > known:
+                    found.append((topic, range(known, len(metadata.partitions))))
+        self._topics |= {topic: added.stop for topic, added in found}
+        return found
+
+    def _write(self, element: StreamElement[Any], topic: KafkaTopic, partitions: Iterable[int]) -> None:
+        content = self._serializer.encode(element)
+        headers: list[tuple[str, str | bytes | None]] = [(CHANNEL_HEADER, self._channel)]
+        value: bytes | None = content
+        if topic.headers:
+            headers.append((ELEMENT_HEADER, content))
+            value = None
+        for partition in partitions:
+            proof = self._signature(topic, partition, content)
+            self._produce(topic.name, value, partition, [*headers, *proof])
 
     def _signature(self, topic: KafkaTopic, partition: int, content: bytes) -> list[tuple[str, bytes]]:
         if not topic.signed or self._key is None:

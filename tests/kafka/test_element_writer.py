@@ -37,6 +37,22 @@ def test_undelivered_status_is_sent_again(kafka: str, monkeypatch: pytest.Monkey
     assert set(found) <= {Watermark(2_000), WatermarkStatus(idle=False)}
 
 
+def test_added_partition_gets_the_latest_elements(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its readers would wait for a watermark of the channel for ever; later elements follow."""
+    monkeypatch.setattr(elements, "_REFRESH_S", 0.0)
+    ensure_topics(kafka, {"grown": 1})
+    topic = KafkaTopic("grown", elements="tagged")
+    with ElementWriter(kafka, {topic: 1}, "flow/query") as writer:
+        writer.write([Watermark(1_000), WatermarkStatus(idle=False), Watermark(2_000)])
+        grow_topic(kafka, topic.name, 2)
+        writer.write([])
+        writer.write([Watermark(3_000)])
+
+    assert _elements(kafka, topic.name, 1) == [
+        WatermarkStatus(idle=False), Watermark(2_000), Watermark(3_000),
+    ]  # fmt: skip
+
+
 def _elements(servers: str, topic: str, partition: int) -> list[object]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "log_level": 0})
     try:
