@@ -161,11 +161,8 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
             crashes = len(crashed)
             if not last.outage and sum(not each.outage for each in crashed) > policy.limit:
                 return GiveUp(last.run, crashes)
-            wait_s = policy.wait_s(crashes)
-            due_s = last.began_s + last.lasted_s + wait_s
-            # A clock that was put back would let it wait for as long as it was ahead.
-            is_due = now_s >= due_s or due_s - now_s > 2 * wait_s
-            return Relaunch(last.run, crashes) if is_due else Wait(last.run, crashes, due_s)
+            due_s = last.began_s + last.lasted_s + policy.wait_s(crashes)
+            return Relaunch(last.run, crashes) if now_s >= due_s else Wait(last.run, crashes, due_s)
 
 
 def _consecutive_crashes(attempts: Sequence[Attempt], stable_s: float) -> list[Attempt]:
