@@ -77,7 +77,7 @@ class DeadLetters:
         numbers = rows.column(self.places[0])
         for each in failures:
             number = None if each.place is None else numbers[each.place].as_py()
-            # The source of a record that map_batches made is unknown.
+            # Without a source, a record may be of any.
             if not all(self.sources if number is None else (self.sources[number],)):
                 raise each.error
             parts = [*self._contents(each, rows)]

@@ -119,7 +119,7 @@ class ProcessOutputs:
         if not self.topics:
             return None
         topic, partition, offset = (rows.column(name)[number].as_py() for name in self.places[:3])
-        if topic is None:  # a function of batches made it
+        if topic is None:
             return None
         return f"{self.topics[topic]}[{partition}]@{offset}"
 

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BacklogStatusWriter", "read_backlog_status"]
+__all__ = ["NO_LIMIT", "BacklogStatusWriter", "read_backlog_status"]
 
+NO_LIMIT = "365000d"
+"""Spark leaves out files of a greater age: all new ones, after a jump of the clock there and back."""
 _SCHEMA = "at BIGINT, backlog BOOLEAN"
 
 
@@ -42,8 +44,7 @@ class BacklogStatusWriter:
 def read_backlog_status(spark: SparkSession, checkpoint: Path) -> DataFrame:
     """The backlog status of a query as a stream: ``at``, which gives the order, and ``backlog``."""
     stream = spark.readStream.schema(_SCHEMA).option("cleanSource", "delete")
-    # By age Spark would leave out all new files after a jump of the clock, there and back.
-    stream = stream.option("maxFileAge", "365000d")
+    stream = stream.option("maxFileAge", NO_LIMIT)
     # A file without these is torn; the start that reads it has written another one.
     return stream.json(str(_folder(checkpoint))).where("at IS NOT NULL AND backlog IS NOT NULL")
 

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from flowcore.api.event_time import event_time_expression
 from flowcore.api.operators import WithHistory
 from flowcore.errors import StateError
+from flowcore.spark.checkpoint.backlog_status import NO_LIMIT
 from flowcore.spark.checkpoint.identity import start_anew
 from flowcore.spark.checkpoint.offset_log import planned_batches
 from flowcore.spark.context import Context
@@ -42,7 +43,6 @@ _INDEX = "_index.json"
 _SCHEMA = "position BIGINT, timestamp TIMESTAMP, value BINARY"
 _ROW_BITS = 33
 """The bits of Spark's `monotonically_increasing_id` that number the rows of a task."""
-_NEVER = "365000d"
 
 
 def histories_pending(checkpoint: Path) -> bool:
@@ -118,7 +118,7 @@ def read_history(node: WithHistory, checkpoint: Path, context: Context, names: l
     }
     stream = (
         context.spark.readStream.schema(_SCHEMA)
-        .options(maxFilesPerTrigger=1, fileNameOnly=True, maxFileAge=_NEVER)
+        .options(maxFilesPerTrigger=1, fileNameOnly=True, maxFileAge=NO_LIMIT)
         .parquet(str(folder))
     )
     return stream.selectExpr(*(f"{texts[name]} AS {name}" for name in names))
