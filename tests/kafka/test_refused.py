@@ -72,17 +72,32 @@ def test_oversized_record_is_a_dead_letter_and_the_others_are_written(live: Live
 
 
 def test_record_just_below_the_limit_is_written(live: Live) -> None:
-    """A record below the limit is accepted by the broker; one byte more makes a dead letter."""
+    """What the topic takes is written: at most 128 bytes of the limit are lost, for what Kafka adds."""
     bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
-    empty = len(b'{"id":1,"name":""}')
+    ensure_topics(live.servers, {bids.name: 1})
+    record_id = f"f/out:{live.topic_id(bids)}:0:0:0"
+    most = LIMIT - 128 - (10 + len("flowcore-id") + len(record_id)) - len(b'{"id":1,"name":""}')
     flow = Flow("f")
     flow.read("bids", bids).write("out", out)
-    live.send(bids, *({"id": 1, "name": "x" * (LIMIT - 1024 - empty + more)} for more in (0, 1)))
+    live.send(bids, *({"id": 1, "name": "x" * size} for size in (most, most + 1)))
 
     live.run(flow)
 
-    assert [len(record.value or b"") for record in live.records(out)] == [LIMIT - 1024]
-    assert len(live.records(bids.dead_letter)) == 1
+    assert [len(value["name"]) for value in live.values(out)] == [most]
+    assert [len(record.json["name"]) for record in live.records(bids.dead_letter)] == [most + 1]
+
+
+def test_headers_count_for_the_size_of_a_message(live: Live) -> None:
+    """An id with long names in it makes a message larger than its topic takes."""
+    bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
+    flow = Flow("f")
+    flow.read("bids", bids).write("w" * 1_000, out)
+    live.send(bids, *({"id": size, "name": "x" * size} for size in (10, LIMIT - 1_000)))
+
+    live.run(flow)
+
+    assert [value["id"] for value in live.values(out)] == [10]
+    assert [record.json["id"] for record in live.records(bids.dead_letter)] == [LIMIT - 1_000]
 
 
 def test_dead_letter_that_no_topic_takes_is_cut(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,15 @@ BOUNDED_VERSION_HEADER = "flowcore-bounded-version"
 _TO = "_to"
 _MISFIT = "_misfit"
 """Why the format of its topic cannot hold a row; null if it can."""
-_OVERHEAD_BYTES = 1024
-"""The head of a batch, and the headers of a record: its id, which has keys of windows, names and versions."""
+_BATCH_BYTES = 128
+"""At most what Kafka adds to a message that is alone in its batch."""
+_HEADER_BYTES = (
+    "coalesce(aggregate(headers, 0, "
+    "(n, h) -> n + 10 + octet_length(h.key) + coalesce(octet_length(h.value), 0)), 0)"
+)
+"""The headers of a message, with the lengths of their parts."""
+_MOST_HEADER_BYTES = 16 << 10
+"""More than the headers of a record have: its id with keys of windows and names, a version, a tag."""
 _LARGEST_DEAD_LETTER = LARGEST_BYTES - (1 << 20)
 """Bytes of key and value; a longer value is cut, so that it can be written at all."""
 _CUT_BYTES = LARGEST_BYTES // 2
@@ -214,12 +221,14 @@ def _refusals(topic: KafkaTopic, limits: TopicLimits) -> str:
     """The cases in which a topic would refuse a message, each with its reason."""
     mine = f"topic = {literal(topic.name)}"
     size = "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
+    around = f"{_HEADER_BYTES} + {_BATCH_BYTES}"
+    most = limits.max_message_bytes
     large = literal(
-        f"becomes a message of %d bytes, and the topic takes {limits.max_message_bytes} with "
-        f"{_OVERHEAD_BYTES} around it (max.message.bytes)"
+        f"becomes a message of %d bytes with %d around it, and the topic takes {most} (max.message.bytes)"
     )
-    is_large = f"{size} > {limits.max_message_bytes - _OVERHEAD_BYTES}"
-    cases = f"WHEN {mine} AND {is_large} THEN format_string({large}, {size})"
+    may_be_large = f"{size} > {most - _MOST_HEADER_BYTES}"
+    is_large = f"{may_be_large} AND {size} + {around} > {most}"
+    cases = f"WHEN {mine} AND {is_large} THEN format_string({large}, {size}, {around})"
     if limits.needs_key:
         unkeyed = literal("has no key, which a compacted topic needs (cleanup.policy)")
         cases += f" WHEN {mine} AND key IS NULL THEN {unkeyed}"
