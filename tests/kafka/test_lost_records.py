@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from flowcore import Flow, KafkaTopic
-from flowcore.errors import LostRecordsError
+from flowcore.errors import LostRecordsError, RunError
+from flowcore.kafka.topics import grow_topic
 from flowcore.planner import plan_flow
 from flowcore.spark.run.lost_records import skip_lost_records, skipped_file
 from tests.kafka.conftest import Live
@@ -40,6 +43,63 @@ def test_lost_records_are_named_and_skipped_on_demand(live: Live, caplog: pytest
     expected = {"query": "sales", "topic": sales.name, "partition": 0, "first": 10, "end": 13}
     assert [{name: each for name, each in line.items() if name != "time"} for line in lines] == [expected]
     assert f"query 'sales' skips lost records: {sales.name}[0] from 10 to 12" in caplog.text
+
+
+def test_added_partition_that_has_lost_its_first_records_is_named_and_skipped(live: Live) -> None:
+    """No log of the query has the partition, of which all records are unread."""
+    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
+    flow = Flow("f")
+    flow.read("sales", sales).write("out", out)
+    live.send(sales, {"id": 0})
+    live.run(flow)
+    grow_topic(live.servers, sales.name, 2)
+    live.send(sales, *({"id": n} for n in range(1, 11)), partitions=2)
+    _remove(live, sales, {1: 2})
+
+    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[1\] from 0 to 1,"):
+        live.run(flow)
+    skip_lost_records(plan_flow(flow, "slice", live.settings), live.settings)
+    live.run(flow)
+
+    assert sorted(value["id"] for value in live.values(out)) == [0, 1, 3, *range(5, 11)]
+
+
+def test_records_that_the_first_batch_has_not_read_are_named_and_skipped(live: Live) -> None:
+    """A batch that no start can commit reads bad messages until these are removed from the topic."""
+    sales, out = live.topic("sales", schema="id BIGINT", on_error="fail"), live.topic("out")
+    flow = Flow("f")
+    flow.read("sales", sales).write("out", out)
+    live.send(sales, b"bad", *({"id": n} for n in range(5)))
+    for _ in range(2):
+        with pytest.raises(RunError, match="bad"):
+            live.run(flow)
+    _remove(live, sales, {0: 1})
+
+    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[0\] from 0 to 0,"):
+        live.run(flow)
+    skip_lost_records(plan_flow(flow, "slice", live.settings), live.settings)
+    live.run(flow)
+
+    assert sorted(value["id"] for value in live.values(out)) == [*range(5)]
+
+
+def test_query_whose_latency_is_tracked_later_skips_the_markers_before(live: Live) -> None:
+    """Another flow has sent markers for hours, so that the companion topic begins above 0."""
+    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
+    flow = Flow("f")
+    flow.read("sales", sales).write("out", out)
+    live.send(sales, {"id": 0})
+    live.run(flow)
+    events = KafkaTopic(sales.events)
+    live.send(events, *(b"expired" for _ in range(3)))
+    _remove(live, events, {0: 2})
+    live.send(sales, {"id": 1})
+
+    live.settings = replace(live.settings, latency_interval=timedelta(hours=1))
+    live.run(flow)
+
+    assert [value["id"] for value in live.values(out)] == [0, 1]
+    assert [record.value for record in live.records(sales.dead_letter)] == [b"expired"]
 
 
 def _remove(live: Live, topic: KafkaTopic, before: dict[int, int]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from flowcore.metrics.tally import topic_offsets
 
@@ -23,6 +24,7 @@ __all__ = [
     "planned_batches",
     "replace_file",
     "state_partitions",
+    "unread_offsets",
 ]
 
 
@@ -62,17 +64,21 @@ def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
     return {} if latest is None or not planned.exists() else _offsets(planned)
 
 
+def unread_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
+    """By topic and partition, the first offset that no committed batch has read.
+
+    Before the first commit it is where each source begins; nothing is known until Spark has logged that.
+    """
+    return committed_offsets(checkpoint) if committed_batches(checkpoint) else _first_offsets(checkpoint)
+
+
 def batch_range(checkpoint: Path, batch: int, topic: str) -> tuple[dict[int, int], dict[int, int]]:
     """By partition, the first offset that a planned batch reads of a topic, and the first after these.
 
     A partition that the batch before did not know is read from offset 0.
     """
     planned = checkpoint / "offsets"
-    if batch:
-        before = _offsets(planned / str(batch - 1))
-    else:  # each source logs where it begins
-        logs = (file.read_text().splitlines() for file in (checkpoint / "sources").glob("[0-9]*/0"))
-        before = topic_offsets(json.loads(line) for log in logs for line in log if line.startswith("{"))
+    before = _offsets(planned / str(batch - 1)) if batch else _first_offsets(checkpoint)
     begin = before.get(topic, {})
     end = _offsets(planned / str(batch)).get(topic, {})
     return {partition: begin.get(partition, 0) for partition in end}, end
@@ -81,11 +87,15 @@ def batch_range(checkpoint: Path, batch: int, topic: str) -> tuple[dict[int, int
 def find_lost_offsets(checkpoint: Path, topic: str, first: Mapping[int, int]) -> dict[int, tuple[int, int]]:
     """By partition, the unread offsets that a topic has no more: the first one, and the first after them.
 
+    A partition that was added to a topic is read from offset 0.
+
     Args:
         first: By partition, the offset of the oldest record.
     """
-    unread = committed_offsets(checkpoint).get(topic, {})
-    pairs = {partition: (offset, first.get(partition, 0)) for partition, offset in sorted(unread.items())}
+    unread = unread_offsets(checkpoint).get(topic)
+    if unread is None:
+        return {}
+    pairs = {partition: (unread.get(partition, 0), oldest) for partition, oldest in sorted(first.items())}
     return {partition: pair for partition, pair in pairs.items() if pair[0] < pair[1]}
 
 
@@ -96,34 +106,52 @@ def state_partitions(checkpoint: Path, batch: int | None = None) -> int:
     return int(metadata["conf"]["spark.sql.shuffle.partitions"])
 
 
-def move_offsets(checkpoint: Path, topic: str, first: Mapping[int, int], last: Mapping[int, int]) -> bool:
+def move_offsets(
+    checkpoint: Path, topic: str, first: Mapping[int, int], last: Mapping[int, int], beside: str | None = None
+) -> bool:
     """Move the offsets of a topic between its first record and its end; returns whether any was outside.
 
     To be called while no query runs on the checkpoint, for a topic whose lost records nobody needs. Spark
-    would refuse to continue for ever. After an interrupted call the records still count as lost, so that
-    another call moves the rest.
+    would refuse to continue for ever, also where a partition that it does not know begins above 0: such a
+    partition is added. After an interrupted call the records still count as lost, so that another call moves
+    the rest.
+
+    Args:
+        first: By partition, the offset of the oldest record.
+        last: By partition, the offset of the next record.
+        beside: A topic of the same source, from which on this topic is read too if the log does not have it.
     """
-    moved = False
+    added = {str(partition): oldest for partition, oldest in first.items() if oldest}
+
+    def move(source: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(source.get(beside or topic), dict):
+            return source
+        offsets = added | source.get(topic, {})
+        moved = {
+            partition: min(max(offset, first.get(int(partition), 0)), last.get(int(partition), 0))
+            for partition, offset in offsets.items()
+        }
+        return source | {topic: moved} if moved else source
+
     # A planned batch begins where the one before it ends, so its end is moved first.
-    for number in sorted(planned_batches(checkpoint), reverse=True)[:2]:
-        file = checkpoint / "offsets" / str(number)
-        lines = file.read_text().splitlines()
-        differs = False
-        for place, line in enumerate(lines[2:], 2):
-            found = json.loads(line) if line.startswith("{") else {}
-            before = found.get(topic)
-            if not isinstance(before, dict):
-                continue
-            found[topic] = {
-                name: min(max(offset, first.get(int(name), 0)), last.get(int(name), 0))
-                for name, offset in before.items()
-            }
-            lines[place] = json.dumps(found, separators=(",", ":"))
-            differs = differs or found[topic] != before
-        if differs:
-            replace_file(file, "\n".join(lines))
-        moved = moved or differs
-    return moved
+    logs = [(file, 2) for file in _last_planned(checkpoint)]
+    if not committed_batches(checkpoint):
+        logs += [(file, 1) for file in _begin_logs(checkpoint)]
+    moved = [_change_sources(file, head, move) for file, head in logs]
+    return any(moved)
+
+
+def _change_sources(file: Path, head: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
+    """Change each source in a log, which has so many lines before them; returns whether any differs."""
+    lines = file.read_text().splitlines()
+    changed = [*lines]
+    for place, line in enumerate(lines[head:], head):
+        source = json.loads(line) if line.startswith("{") else {}
+        if (now := change(source)) != source:
+            changed[place] = json.dumps(now, separators=(",", ":"))
+    if changed != lines:
+        replace_file(file, "\n".join(changed))
+    return changed != lines
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -163,6 +191,22 @@ def forget_unplanned_files(checkpoint: Path) -> None:
             if is_of_files and int(entry.name.removesuffix(".compact")) > last:
                 entry.unlink()
                 (log / f".{entry.name}.crc").unlink(missing_ok=True)
+
+
+def _last_planned(checkpoint: Path) -> list[Path]:
+    """The logs of the last two planned batches, the last one first."""
+    return [checkpoint / "offsets" / str(batch) for batch in sorted(planned_batches(checkpoint))[:-3:-1]]
+
+
+def _begin_logs(checkpoint: Path) -> list[Path]:
+    """The logs of sources; those of topics say where the first batch begins."""
+    return [*(checkpoint / "sources").glob("[0-9]*/0")]
+
+
+def _first_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
+    """By topic and partition, where the first batch begins."""
+    lines = (line for log in _begin_logs(checkpoint) for line in log.read_text().splitlines())
+    return topic_offsets(json.loads(line) for line in lines if line.startswith("{"))
 
 
 def _offsets(planned: Path) -> dict[str, dict[int, int]]:

@@ -181,7 +181,7 @@ class LiveRun:
         if any(side_channels.has_markers for side_channels in by_query.values()):
             self._collectors = self._closing.enter_context(track_latency(self.plan, by_query, self.context))
         for each in self._queries:
-            skip_lost_markers(each.query, self.context)
+            self._skip_lost_markers(each)
             self._closing.callback(each.stop)
         self._waiting = [*self._queries]
         self._start_waiting()
@@ -241,7 +241,12 @@ class LiveRun:
         for query in self.stage.queries:
             require_space(self._checkpoint(query).parent)
         prepare_topics(self.plan, self.context.settings)
-        skip_lost_markers(stopped, self.context)
+        for each in self._queries:
+            if each.query is stopped:
+                self._skip_lost_markers(each)
+
+    def _skip_lost_markers(self, stopped: SupervisedQuery) -> None:
+        skip_lost_markers(stopped.query, self.context, has_markers=stopped.side_channels.has_markers)
 
     def _start_waiting(self) -> None:
         """Start queries; in slice mode the reader of a cut starts when the writers of the cut have ended."""

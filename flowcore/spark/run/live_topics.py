@@ -127,8 +127,11 @@ def prepare_ledger(servers: str, flow: str, query: str, terms: LedgerTerms) -> N
     grow_topic(servers, topic, terms.slots)
 
 
-def skip_lost_markers(query: LiveQuery, context: Context) -> None:
+def skip_lost_markers(query: LiveQuery, context: Context, *, has_markers: bool) -> None:
     """Move a stopped query past the markers that its companion topics have lost, by age or deletion.
+
+    Args:
+        has_markers: Whether the query reads its companion topics; it may not have read them before.
 
     Raises:
         BrokerError: A broker cannot be reached.
@@ -136,11 +139,11 @@ def skip_lost_markers(query: LiveQuery, context: Context) -> None:
     checkpoint = checkpoint_folder(query, context.flow, context.settings)
     known = checkpointed_topics(checkpoint)
     for topic in query.topics_read:
-        if topic.events not in known:
+        if topic.events not in known and not has_markers:
             continue
         servers = context.servers(topic)
         first, last = begin_offsets(servers, topic.events), end_offsets(servers, topic.events)
-        if move_offsets(checkpoint, topic.events, first, last):
+        if move_offsets(checkpoint, topic.events, first, last, beside=topic.name):
             _log.info("query %r skips latency markers that %s has lost", query.name, topic.events)
 
 

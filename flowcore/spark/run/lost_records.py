@@ -22,10 +22,10 @@ from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import find_topic_differences
 from flowcore.spark.checkpoint.lease import Leases
 from flowcore.spark.checkpoint.offset_log import (
-    committed_offsets,
     find_lost_offsets,
     move_offsets,
     planned_batches,
+    unread_offsets,
 )
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, read_plan_file, refuse_checkpoints
 from flowcore.spark.context import names_by_broker
@@ -101,14 +101,14 @@ def skip_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
     with Leases() as leases:
         for query in plan.live_queries:
             checkpoint = checkpoint_folder(query, plan.flow, settings)
-            if not committed_offsets(checkpoint):
+            if not unread_offsets(checkpoint):
                 continue
             leases.take(checkpoint)
             _, lost = _compare_topics(query, checkpoint, settings)
             _record(lost, skipped_file(plan.flow, settings))
             for topic in {each.topic for each in lost}:
                 first = {each.partition: each.end for each in lost if each.topic == topic}
-                partitions = committed_offsets(checkpoint)[topic]
+                partitions = {**unread_offsets(checkpoint)[topic], **first}
                 move_offsets(checkpoint, topic, first, dict.fromkeys(partitions, MAX_TIMESTAMP_MS))
             skipped += lost
     return skipped
@@ -118,7 +118,7 @@ def _compare_topics(
     query: LiveQuery, checkpoint: Path, settings: Settings
 ) -> tuple[list[str], list[LostRecords]]:
     """How topics differ from those of a checkpoint, and which unread records they have removed."""
-    if not planned_batches(checkpoint):
+    if not planned_batches(checkpoint) and not unread_offsets(checkpoint):
         return [], []
     before = read_plan_file(checkpoint)
     now: dict[str, TopicIdentity | None] = {}

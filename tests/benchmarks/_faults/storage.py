@@ -69,7 +69,7 @@ def _full_at_start(trial: Trial) -> None:
 def _mount_small(trial: Trial) -> None:
     """Mount a small file system at the state folder."""
     trial.state.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", trial.state], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m,mode=700", "tmpfs", trial.state], check=True)
     trial.on_close(lambda: subprocess.run(["umount", "-l", trial.state], check=True))
 
 
@@ -77,7 +77,7 @@ def _read_only(trial: Trial) -> None:
     """The file system of the checkpoints is read-only for some time, as after an error of its disk."""
     folder = trial.checkpoint.parent
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", folder], check=True)
     trial.on_close(lambda: subprocess.run(["umount", "-l", folder], check=True))
     trial.send(600)
     trial.close_windows()

@@ -44,9 +44,43 @@ def test_unread_offsets_that_a_topic_has_removed_are_lost(tmp_path: Path) -> Non
         (tmp_path / "offsets" / str(number)).write_text(HEAD + json.dumps({"bids": offsets}))
     (tmp_path / "commits" / "0").touch()
 
-    assert find_lost_offsets(tmp_path, "bids", {0: 5, 1: 6, 2: 8}) == {0: (2, 5)}
+    assert find_lost_offsets(tmp_path, "bids", {0: 5, 1: 6}) == {0: (2, 5)}
+    assert find_lost_offsets(tmp_path, "bids", {0: 2, 1: 6, 2: 8, 3: 0}) == {2: (0, 8)}
     assert find_lost_offsets(tmp_path, "bids", {0: 2, 1: 7}) == {1: (6, 7)}
     assert find_lost_offsets(tmp_path, "asks", {0: 2, 1: 7}) == {}
+
+
+def test_offsets_where_the_first_batch_begins_are_lost_and_moved(tmp_path: Path) -> None:
+    """As long as nothing is committed, each source's own log says what is unread, also before a plan."""
+    logs = [tmp_path / "sources" / number for number in "01"]
+    for log, topic in zip(logs, ("bids", "asks"), strict=True):
+        log.mkdir(parents=True)
+        (log / "0").write_text("\0v1\n" + json.dumps({topic: {"0": 4}}))
+    assert find_lost_offsets(tmp_path, "bids", {0: 4, 1: 0}) == {}
+    assert find_lost_offsets(tmp_path, "bids", {0: 7, 1: 2}) == {0: (4, 7), 1: (0, 2)}
+
+    assert move_offsets(tmp_path, "bids", {0: 7, 1: 2}, {0: 9, 1: 9})
+
+    assert find_lost_offsets(tmp_path, "bids", {0: 7, 1: 2}) == {}
+    assert [(log / "0").read_text() for log in logs] == [
+        '\0v1\n{"bids":{"0":7,"1":2}}', '\0v1\n{"asks": {"0": 4}}'
+    ]  # fmt: skip
+
+
+def test_partitions_that_the_log_does_not_have_are_added(tmp_path: Path) -> None:
+    """Also for a topic that is read from now on; a partition that begins at 0 needs no entry."""
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    for number, offsets in enumerate(({"0": 2}, {"0": 4, "1": 5})):
+        (tmp_path / "offsets" / str(number)).write_text(HEAD + json.dumps({"bids": offsets}))
+    (tmp_path / "commits" / "0").touch()
+
+    assert move_offsets(tmp_path, "bids", {0: 1, 1: 3, 2: 0}, {0: 9, 1: 9, 2: 9})
+    assert move_offsets(tmp_path, "bids.events", {0: 7, 1: 0}, {0: 8, 1: 8}, beside="bids")
+
+    assert offset_log.batch_range(tmp_path, 1, "bids") == ({0: 2, 1: 3}, {0: 4, 1: 5})
+    assert offset_log.batch_range(tmp_path, 1, "bids.events") == ({0: 7}, {0: 7})
+    assert not move_offsets(tmp_path, "asks", {0: 7}, {0: 8})
 
 
 def test_interrupted_move_is_completed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
