@@ -29,6 +29,7 @@ _MOST_BYTES = 1 << 16
 _MOST_PID = 2**31 - 1
 STALE_S = 6 * _HEARTBEAT_S
 """A lease that was not renewed for longer is free."""
+_WATCH_S = 0.2
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +182,14 @@ class Leases:
     def _free(self, lease: Path) -> bool:
         holder = _read(lease)
         lives = holder is not None and _lives(holder)
-        return may_take(holder, _age_s(lease), self._mine, lives=lives)
+        age_s = _age_s(lease)
+        if age_s < -_HEARTBEAT_S and not may_take(holder, age_s, self._mine, lives=lives):
+            _log.warning(
+                "the lease %s has a time in the future: a clock was put back; its holder is watched for %g s",
+                lease, STALE_S,
+            )  # fmt: skip
+            age_s = _watch_s(lease)
+        return may_take(holder, age_s, self._mine, lives=lives)
 
 
 def _leases(folder: Path, query: str) -> list[Path]:
@@ -244,6 +252,25 @@ def _age_s(lease: Path) -> float:
         return 0.0
     finally:
         probe.unlink(missing_ok=True)
+
+
+def _watch_s(lease: Path) -> float:
+    """Seconds for which this process has seen a lease that is not renewed, until it is stale."""
+    began_s = time.monotonic()
+    renewed = _renewed_ns(lease)
+    while (watched_s := time.monotonic() - began_s) <= STALE_S:
+        if _renewed_ns(lease) != renewed:
+            return 0.0
+        time.sleep(_WATCH_S)
+    return watched_s
+
+
+def _renewed_ns(lease: Path) -> int | None:
+    """When a lease was renewed; None if another process has taken it."""
+    try:
+        return lease.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def _space() -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from flowcore.errors import MissingStateError, RunError
+from flowcore.spark.checkpoint import lease
 from flowcore.spark.checkpoint.lease import STALE_S, Holder, Leases, may_take
 
 MINE = Holder("here", "boot 1", 10, "77")
@@ -159,6 +160,25 @@ def test_renewed_lease_does_not_get_stale(checkpoint: Path) -> None:
             time.sleep(0.01)
         assert held.stat().st_mtime > 1
         leases.check()
+
+
+def test_lease_with_a_time_in_the_future_is_taken_if_nobody_renews_it(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a clock was put back: the file's age says nothing until then."""
+    monkeypatch.setattr(lease, "STALE_S", 0.3)
+    elsewhere = replace(Holder.here(), host="elsewhere")
+    held = checkpoint.parent / ".bids.lease.1"
+    with Leases() as leases:
+        _lease(checkpoint, elsewhere, age_s=-3600)
+        renewing = threading.Timer(0.1, os.utime, (held,))
+        renewing.start()
+        with pytest.raises(RunError, match=r"held by process .* on elsewhere"):
+            leases.take(checkpoint)
+        renewing.join()
+
+        _lease(checkpoint, elsewhere, age_s=-3600)
+        leases.take(checkpoint)
 
 
 def test_one_of_many_contenders_takes_a_stale_lease(checkpoint: Path) -> None:
