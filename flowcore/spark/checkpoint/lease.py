@@ -145,9 +145,9 @@ class Leases:
 
         Raises:
             RunError: Another process has taken a lease that this one had not renewed in time.
-            MissingStateError: The folder of the checkpoint is gone.
+            MissingStateError: The folder of the checkpoint is gone; Spark may have made an empty one.
         """
-        if self._lost is not None and not self._lost.parent.exists():
+        if self._lost is not None and not _leases(self._lost.parent, _query(self._lost)):
             msg = (
                 f"the folder {self._lost.parent} of the checkpoints is gone, or its disk is not mounted: the "
                 "queries would continue in an empty folder, without what they have read and kept, so they "
@@ -195,7 +195,10 @@ class Leases:
 def _leases(folder: Path, query: str) -> list[Path]:
     """The leases of a checkpoint, the valid one last."""
     prefix = f".{query}.lease."
-    found = (path for path in folder.iterdir() if path.name.startswith(prefix))
+    try:
+        found = [path for path in folder.iterdir() if path.name.startswith(prefix)]
+    except FileNotFoundError:
+        return []
     return sorted((path for path in found if path.name.removeprefix(prefix).isdecimal()), key=_number)
 
 
@@ -204,8 +207,11 @@ def _number(lease: Path) -> int:
 
 
 def _is_last(lease: Path) -> bool:
-    query = lease.name.removeprefix(".").rpartition(".lease.")[0]
-    return _leases(lease.parent, query)[-1:] == [lease]
+    return _leases(lease.parent, _query(lease))[-1:] == [lease]
+
+
+def _query(lease: Path) -> str:
+    return lease.name.removeprefix(".").rpartition(".lease.")[0]
 
 
 def _create(lease: Path) -> bool:

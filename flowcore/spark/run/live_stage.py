@@ -217,7 +217,9 @@ class LiveRun:
             raise
 
     def _raise(self, query: LiveQuery, error: Exception) -> NoReturn:
-        """Raise the error with which a query has ended."""
+        """Raise the error with which a query has ended, or that its checkpoint is gone, the likely cause."""
+        self._leases.renew()
+        self._leases.check()
         try:
             with translate_run_errors(f"query {query.name!r} of flow {self.plan.flow!r}", self.context.log):
                 raise error

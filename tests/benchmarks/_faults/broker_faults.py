@@ -164,9 +164,7 @@ def _ledger_deleted(trial: Trial) -> None:
 
 def _delete_topic(trial: Trial, topic: str) -> None:
     servers = trial.site.servers
-    admin = AdminClient(
-        {"bootstrap.servers": servers}
-    )  # a client that is gone leaves its futures without result
+    admin = AdminClient({"bootstrap.servers": servers})  # without it, its futures have no result
     admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
     wait_until(lambda: identify_topics(servers, [topic])[topic] is None, 30, f"{topic} is deleted")
 

@@ -260,6 +260,9 @@ def test_missing_folder_is_not_taken_for_another_holder(checkpoint: Path) -> Non
 
         with pytest.raises(MissingStateError, match="is gone, or its disk is not mounted"):
             leases.check()
+        (checkpoint / "offsets").mkdir(parents=True)  # as Spark does to write a file
+        with pytest.raises(MissingStateError, match="is gone, or its disk is not mounted"):
+            leases.check()
 
 
 @contextmanager
