@@ -7,6 +7,8 @@ gets the control row of the task.
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,14 +29,13 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.watermarks.generated import call_generator
 from flowcore.watermarks.merge import Times
 
-__all__ = ["InputColumns", "Packing", "Recipient", "SeenRows"]
+__all__ = ["InputColumns", "Packing", "PassingRows", "Recipient", "SeenRows"]
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 64 << 20
 """What is packed together: an Arrow array, as of all packed rows, cannot hold 2 GiB of text or bytes."""
 _LOW_BITS = (1 << 32) - 1
 _NO_CHANNEL = -1
 """The channel of outputs of `map_batches`, since the partitions of their records are unknown."""
-_TRUE = pa.array([True])
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -49,7 +50,7 @@ class InputColumns:
         element: A control element, or null; None if there are no control elements.
         marker: The event of a latency marker, or null; None if there are no markers.
         backlog: The query's backlog status from this step on, or null; None if the input has none.
-        passes: True for a row that passes the exchange; None if no rows pass it.
+        passes: Null for a row that does not pass the exchange; None if no rows pass it.
     """
 
     source: str
@@ -68,24 +69,20 @@ class Recipient:
     """An operator that receives records.
 
     Attributes:
-        key_group: The input's column of the record's key group.
+        key_group: The input's column of a record's key group; null for a row that only carries event time.
         columns: The input's columns of a record, in the order in which the operator has them.
-        record: The input's column that is true for a record of the operator; null or false for a row that
-            only carries event time. None if every row is a record.
     """
 
     key_group: str
     columns: tuple[str, ...]
-    record: str | None = None
 
     def pack(self, batch: pa.RecordBatch, key_groups: int) -> Iterator[tuple[int, pa.RecordBatch, Times]]:
         """The records among some rows by key group, with the numbers of their rows."""
+        column = batch.column(self.key_group)
         chosen = np.arange(batch.num_rows)
-        groups = batch.column(self.key_group).to_numpy(zero_copy_only=False)
-        if self.record is not None:
-            kept = batch.column(self.record).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-            if not kept.all():
-                chosen, groups = chosen[kept], groups[kept]
+        if column.null_count:
+            chosen = chosen[column.is_valid().to_numpy(zero_copy_only=False)]
+        groups = column.drop_null().to_numpy()
         order = np.argsort(groups.astype(np.min_scalar_type(key_groups)), kind="stable")
         chosen = chosen[order]
         rows = batch.select(list(self.columns)).take(chosen)
@@ -114,6 +111,32 @@ class SeenRows:
         """One row."""
         row = {**self.values, **dict(zip(self.columns, (source, partition, newest_ms), strict=True))}
         return pa.RecordBatch.from_pylist([row], schema=self.schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassingRows:
+    """The columns of rows that pass the exchange.
+
+    Attributes:
+        schema: These columns.
+        names: The input's columns of them, in their order.
+        text: The input's column that has all of them as a JSON object, in place of ``names``: Spark takes
+            some time for each column of each row, and of most inputs few rows pass.
+    """
+
+    schema: pa.Schema
+    names: Sequence[str] = ()
+    text: str | None = None
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """These columns of a batch whose rows all pass."""
+        if self.text is None:
+            return pa.RecordBatch.from_arrays([batch.column(name) for name in self.names], schema=self.schema)
+        rows = [json.loads(text) for text in batch.column(self.text).to_pylist()]
+        binary = [field.name for field in self.schema if pa.types.is_binary(field.type)]
+        for row in rows:
+            row |= {name: b64decode(row[name]) for name in binary if name in row}
+        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
 
 
 @dataclass(slots=True)
@@ -165,7 +188,7 @@ class Packing:
         sources: The names of the sources and of the operators upstream, by number.
         recipients: The operators, by number.
         upstream: The names among ``sources`` that are operators.
-        passing: The input's columns of the rows that pass the exchange, and the names of these columns there.
+        passing: The rows that pass the exchange; None if no rows do.
         later: The rows that report to a later exchange what was read of a source; None if no exchange needs
             them.
         derived: By source, others that have its partitions and follow its control elements.
@@ -180,7 +203,7 @@ class Packing:
     key_groups: int
     recipients: tuple[Recipient, ...]
     upstream: frozenset[str] = frozenset()
-    passing: Mapping[str, str] = field(default_factory=dict)
+    passing: PassingRows | None = None
     later: SeenRows | None = None
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
@@ -205,12 +228,9 @@ class Packing:
 
     def _pack(self, batch: pa.RecordBatch, task: _Task) -> Iterator[pa.RecordBatch]:
         inputs = self.inputs
-        if (
-            inputs.passes is not None
-            and pc.any(passes := pc.is_in(batch.column(inputs.passes), _TRUE)).as_py()
-        ):
-            yield from _to_batches(self._passing(batch.filter(passes)))
-            kept = pc.invert(passes)
+        if inputs.passes is not None and (column := batch.column(inputs.passes)).null_count < len(column):
+            yield from _to_batches(self._passing(batch.filter(column.is_valid())))
+            kept = column.is_null()
             if inputs.element is not None:  # a control element may be for this exchange and for a later one
                 kept = pc.or_(kept, batch.column(inputs.element).is_valid())
             batch = batch.filter(kept)
@@ -345,9 +365,7 @@ class Packing:
     def _passing(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Packed]]:
         """The rows of each channel go to one group, which emits them in their order."""
         batch, channels, offsets = self._in_order(batch)
-        rows = pa.RecordBatch.from_arrays(
-            [batch.column(name) for name in self.passing], names=[*self.passing.values()]
-        )
+        rows = self.passing.select(batch)
         for start, end in _runs(channels):
             number = int(channels[start])
             group = (number & _LOW_BITS) % self.key_groups

@@ -137,13 +137,12 @@ class SteppedQuery:
             "_offset",
             F.expr("unhex(_element)").alias("_element"),
             F.expr("unhex(_marker)").alias("_marker"),
-            "_record",
-            F.expr(group).alias("_group"),
+            F.expr(f"CASE WHEN _record THEN {group} END").alias("_group"),
             F.lit(0).alias("_source"),
             F.lit(0).alias("_partition"),
             F.expr("CAST(NULL AS BIGINT)").alias("_newest"),
         )
-        recipient = Recipient(key_group="_group", record="_record", columns=tuple(self.rows.names))
+        recipient = Recipient(key_group="_group", columns=tuple(self.rows.names))
         packing = Packing(
             inputs=_INPUTS, sources=(_SOURCE,), key_groups=self._key_groups, recipients=(recipient,)
         )

@@ -22,7 +22,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.keyed.packing import InputColumns, Packing, Recipient, SeenRows
+from flowcore.keyed.packing import InputColumns, Packing, PassingRows, Recipient, SeenRows
 from flowcore.keyed.runtime import Runtime
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
 from flowcore.spark.errors import translate_plan_errors
@@ -45,7 +45,7 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import quote
+from flowcore.spark.frame.sql import json_object, quote
 from flowcore.spark.operators.buffers import prepare_buffer
 from flowcore.spark.operators.dead_letter_columns import dead_letter_columns
 from flowcore.spark.operators.deduplication import prepare_deduplication
@@ -116,7 +116,7 @@ def run_exchange(
     passing = _passing_columns(branched, others, place, timed=timed)
     passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
     later = _seen_rows(passed, place)
-    frame, recipients = _select(members, branched, others, passing, place)
+    frame, recipients, passing_rows = _select(members, branched, others, passed, place)
     functions = {}
     if place.depth == 1:
         functions = context.functions
@@ -133,9 +133,7 @@ def run_exchange(
         recipients=recipients,
         upstream=frozenset(each.name for each in place.upstream),
         later=later,
-        passing=dict(
-            zip([f"{PREFIX}passing{number}" for number in range(len(passing))], passing, strict=True)
-        ),
+        passing=passing_rows,
         derived=context.derived,
         functions=functions,
         senders=context.sender_files,
@@ -202,9 +200,9 @@ def _select(
     members: Sequence[StepMember],
     branched: BranchedFrame,
     others: Mapping[int, Collection[str]],
-    passing: Sequence[str],
+    passed: pa.Schema,
     place: _Place,
-) -> tuple[DataFrame, tuple[Recipient, ...]]:
+) -> tuple[DataFrame, tuple[Recipient, ...], PassingRows | None]:
     """The rows with what packing needs. Operators share columns: a source may be read by many of them."""
     existing = branched.frame.columns
     is_control = f"{BRANCH} = {RowKind.CONTROL}"
@@ -219,16 +217,20 @@ def _select(
         texts |= {"sender": CHANNEL} if CHANNEL in existing else {}
     if branched.has_markers:
         texts["event"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
-    if passing:
-        numbers = [*([RowKind.BAD] if branched.has_bad else []), *others]
-        conditions = [f"{BRANCH} IN ({', '.join(map(str, numbers))})"] if numbers else []
-        if place.passing_numbers and ELEMENT in existing:
-            conditions.append(f"{is_control} AND {SOURCE} IN ({', '.join(map(str, place.passing_numbers))})")
-        if conditions:
-            # Not one struct: Arrow's writer asks for the size of all its columns after each row.
-            texts["passes"] = " OR ".join(conditions)
-            for number, name in enumerate(passing):
-                texts[f"passing{number}"] = f"CASE WHEN {texts['passes']} THEN {quote(name)} END"
+    passing = None
+    if condition := _passing_condition(branched, others, place):
+        columns = [quote(name) for name in passed.names]
+        # Not one struct: Arrow's writer asks for the size of all its columns after each row.
+        if others:
+            texts["passes"] = f"CASE WHEN {condition} THEN true END"
+            texts |= {
+                f"passing{n}": f"CASE WHEN {condition} THEN {column} END" for n, column in enumerate(columns)
+            }
+            passing = PassingRows(schema=passed, names=[f"{PREFIX}passing{n}" for n in range(len(columns))])
+        else:
+            row = json_object(dict(zip(passed.names, columns, strict=True)))
+            texts["passes"] = f"CASE WHEN {condition} THEN {row} END"
+            passing = PassingRows(schema=passed, text=f"{PREFIX}passes")
     shared: dict[str, str] = {}
 
     def share(text: str) -> str:
@@ -236,8 +238,7 @@ def _select(
 
     recipients = tuple(
         Recipient(
-            key_group=share(each.key_group),
-            record=share(each.record),
+            key_group=share(f"CASE WHEN {each.record} THEN {each.key_group} END"),
             columns=tuple(map(share, each.columns.values())),
         )
         for each in members
@@ -246,7 +247,17 @@ def _select(
         *(f"{text} AS {PREFIX}{name}" for name, text in texts.items()),
         *(f"{text} AS {name}" for text, name in shared.items()),
     )
-    return frame, recipients
+    return frame, recipients, passing
+
+
+def _passing_condition(branched: BranchedFrame, others: Collection[int], place: _Place) -> str:
+    """SQL text that is true for the rows that pass the exchange; empty if no rows do."""
+    numbers = [*([RowKind.BAD] if branched.has_bad else []), *others]
+    conditions = [f"{BRANCH} IN ({', '.join(map(str, numbers))})"] if numbers else []
+    if place.passing_numbers and ELEMENT in branched.frame.columns:
+        controls = f"{SOURCE} IN ({', '.join(map(str, place.passing_numbers))})"
+        conditions.append(f"{BRANCH} = {RowKind.CONTROL} AND {controls}")
+    return " OR ".join(conditions)
 
 
 def _runtime(member: StepMember, place: _Place) -> Runtime:

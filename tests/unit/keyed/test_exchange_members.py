@@ -115,11 +115,9 @@ def batch(count: int) -> pa.RecordBatch:
             "p": pa.array([3] * count, pa.int32()),
             "o": numbers,
             "newest": pa.array(numbers, pa.int64()),
-            "passes": [False] * count,
-            "even": [number % 2 == 0 for number in numbers],
-            "all": [True] * count,
+            "passes": pa.nulls(count, pa.bool_()),
             "to": pa.array([number % 2 for number in numbers], pa.int32()),
-            "zero": pa.array([0] * count, pa.int32()),
+            "even": pa.array([0 if number % 2 == 0 else None for number in numbers], pa.int32()),
             "user": ["a"] * count,
             "t": numbers,
             "v": [1] * count,
@@ -129,8 +127,8 @@ def batch(count: int) -> pa.RecordBatch:
 
 def test_a_row_goes_to_each_operator_that_reads_it_by_its_own_key() -> None:
     """Operators of one branch share its rows, and may have other columns of them."""
-    whole = Recipient(key_group="to", record="all", columns=tuple(ROWS.names))
-    even = Recipient(key_group="zero", record="even", columns=("t",))
+    whole = Recipient(key_group="to", columns=tuple(ROWS.names))
+    even = Recipient(key_group="even", columns=("t",))
 
     packed = [row for part in packing(whole, even).run([batch(5)]) for row in part.to_pylist()]
 
@@ -149,7 +147,7 @@ def test_what_was_seen_of_a_source_passes_to_a_later_exchange_once() -> None:
     later = SeenRows(
         sources=frozenset({"in"}), schema=PASSED, values={"_branch": -3}, columns=("_source", "p", "newest")
     )
-    none = Recipient(key_group="to", record="even", columns=("t",))
+    none = Recipient(key_group="even", columns=("t",))
 
     packed = [row for part in packing(none, later=later).run([batch(5)]) for row in part.to_pylist()]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +20,7 @@ from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
-from flowcore.keyed.packing import InputColumns, Packing, Recipient
+from flowcore.keyed.packing import InputColumns, Packing, PassingRows, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.serializers.formats import RawFormat
@@ -170,7 +174,7 @@ def unpack_and_pack(batches: Iterable[pa.RecordBatch]) -> dict[int, list[Packed]
     inputs = InputColumns(
         source="source", partition="_group", offset="_position", element="element"
     )  # fmt: skip
-    recipient = Recipient(key_group="to", record="mine", columns=tuple(ROWS.names))
+    recipient = Recipient(key_group="to", columns=tuple(ROWS.names))
     packing = Packing(
         inputs=inputs, sources=("first",), key_groups=GROUPS, recipients=(recipient,),
         upstream=frozenset({"first"}),
@@ -183,11 +187,10 @@ def unpack_and_pack(batches: Iterable[pa.RecordBatch]) -> dict[int, list[Packed]
 
 
 def _with_targets(batch: pa.RecordBatch) -> pa.RecordBatch:
-    users = batch.column("user").to_pylist()
-    to = [None if user is None else group_of(user, 1) for user in users]
+    rows = batch.select(["user", "_branch"]).to_pylist()
+    to = [group_of(row["user"], 1) if row["_branch"] == 1 else None for row in rows]
     columns = [*batch.columns, pa.array(to, pa.int32()), pa.array([0] * len(to), pa.int32())]
-    mine = pa.array([branch == 1 for branch in batch.column("_branch").to_pylist()])
-    return pa.record_batch([*columns, mine], [*batch.schema.names, "to", "source", "mine"])
+    return pa.record_batch(columns, [*batch.schema.names, "to", "source"])
 
 
 def test_second_windows_close_by_the_watermark_of_all_key_groups_of_the_first() -> None:
@@ -307,39 +310,46 @@ def test_results_do_not_depend_on_batches(records: list[tuple[int, str, int]], s
     assert sorted(found) == sorted((user, last, total) for (user, last), total in expected.items())
 
 
-def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
+@pytest.mark.parametrize("as_text", [False, True], ids=["columns", "text"])
+def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order(*, as_text: bool) -> None:
     """They are not records of the operator, and are not opened."""
-    other = pa.schema([("x", pa.int64()), ("kind", pa.string())])
-    batch = pa.record_batch(
-        {
-            "g": pa.array([0, 0, 1, None], pa.int32()),
-            "s": pa.array([0] * 4, pa.int32()),
-            "p": pa.array([1] * 4, pa.int32()),
-            "o": [1, 2, 3, 4],
-            "newest": [1, None, 3, None],
-            "kept": [True, False, True, False],
-            "passes": [None, True, False, True],
-            "p0": pa.array([None, 7, None, 8], pa.int64()),
-            "p1": [None, "bad", None, "late"],
-            "user": ["a", None, "b", None],
-            "t": [1, None, 3, None],
-            "v": [1, None, 1, None],
-        }
-    )
+    other = pa.schema([("x", pa.int64()), ("kind", pa.string()), ("value", pa.binary())])
+    passed = [
+        [None, {"x": x, "kind": "bad", "value": b"\xff"}, None, {"x": x + 1, "kind": "late", "value": None}]
+        for x in (7, 17)
+    ]
     inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passes="passes")
+    names = [f"p{name}" for name in other.names]
     packing = Packing(
         inputs=inputs,
         sources=("in",),
         key_groups=GROUPS,
-        recipients=(Recipient(key_group="g", record="kept", columns=tuple(ROWS.names)),),
-        passing={"p0": "x", "p1": "kind"},
+        recipients=(Recipient(key_group="g", columns=tuple(ROWS.names)),),
+        passing=PassingRows(schema=other, text="passes")
+        if as_text
+        else PassingRows(schema=other, names=names),
     )
 
-    later = batch.set_column(3, "o", pa.array([5, 6, 7, 8]))
-    later = later.set_column(batch.schema.get_field_index("p0"), "p0", pa.array([None, 17, None, 18]))
+    def batch(first: int, rows: list[dict[str, Any] | None]) -> pa.RecordBatch:
+        found: dict[str, Any] = {
+            "g": pa.array([0, None, 1, None], pa.int32()),
+            "s": pa.array([0] * 4, pa.int32()),
+            "p": pa.array([1] * 4, pa.int32()),
+            "o": [*range(first, first + 4)],
+            "newest": [1, None, 3, None],
+            "passes": [row and _as_spark_writes(row) for row in rows],
+            "user": ["a", None, "b", None],
+            "t": [1, None, 3, None],
+            "v": [1, None, 1, None],
+        }
+        if not as_text:
+            found["passes"] = [row and True for row in rows]
+            for name in other.names:
+                found[f"p{name}"] = pa.array([row and row[name] for row in rows], other.field(name).type)
+        return pa.record_batch(found)
 
     items: list[list[Packed]] = [[], []]
-    for each in (later, batch):  # of two tasks
+    for each in (batch(5, passed[1]), batch(1, passed[0])):  # of two tasks
         for part in packing.run([each]):
             for row in part.to_pylist():
                 items[row.pop("key_group")].append(Packed(**row))
@@ -348,7 +358,17 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
     outs = [exchange.step(0, each, 0, MemoryGroup(), StateCache()) for each in items]
     assert list(outs[0].passing) == []
     rows = [pa.ipc.read_record_batch(pa.py_buffer(content), other) for content in outs[1].passing]
-    assert [row["x"] for each in rows for row in each.to_pylist()] == [7, 8, 17, 18]
+    assert [row for each in rows for row in each.to_pylist()] == [
+        row for each in passed for row in each if row
+    ]
+
+
+def _as_spark_writes(row: Mapping[str, Any]) -> str:
+    """The text of ``to_json``: bytes are base64, and nulls are left out."""
+    texts = {
+        name: b64encode(each).decode() if isinstance(each, bytes) else each for name, each in row.items()
+    }
+    return json.dumps({name: each for name, each in texts.items() if each is not None})
 
 
 def test_records_without_a_channel_are_packed_and_carry_no_event_time() -> None:

@@ -27,8 +27,7 @@ TASK = pa.schema(
 )  # fmt: skip
 
 
-def recipient(record: str | None = None) -> Recipient:
-    return Recipient(key_group="g", record=record, columns=tuple(ROWS.names))
+RECIPIENT = Recipient(key_group="g", columns=tuple(ROWS.names))
 
 
 def _control(item: Packed) -> StepControl:
@@ -46,16 +45,15 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
         inputs=InputColumns(
             source="s", partition="p", offset="o", newest="newest"
         ),
-        sources=("in",), key_groups=3, recipients=(recipient(record="kept"),),
+        sources=("in",), key_groups=3, recipients=(RECIPIENT,),
     )  # fmt: skip
     batch = pa.record_batch(
         {
-            "g": pa.array([2, 0, 2, 1], pa.int32()),
+            "g": pa.array([2, 0, 2, None], pa.int32()),
             "s": pa.array([0, 0, 0, 0], pa.int32()),
             "p": pa.array([4, 4, 5, 4], pa.int32()),
             "o": [10, 11, 3, 12],
             "newest": [1, 2, 3, 99],
-            "kept": [True, True, True, None],
             "user": ["a", "b", "c", "d"],
             "t": [1, 2, 3, 99],
             "v": [1, 2, 3, 4],
@@ -84,7 +82,7 @@ def test_packing_separates_records_from_backlog_statuses() -> None:
             source="s", partition="p", offset="o", newest="newest", backlog="backlog", element="element",
             sender="sender",
         ),
-        sources=("in",), key_groups=2, recipients=(recipient(),),
+        sources=("in",), key_groups=2, recipients=(RECIPIENT,),
     )  # fmt: skip
     attributes = TaggedSerializer(RawFormat()).encode(RecordAttributes(backlog=True))
     batch = pa.record_batch(
@@ -120,7 +118,7 @@ def test_users_function_computes_the_watermark() -> None:
     """It gets the timestamps of one partition's batch."""
     packing = Packing(
         inputs=InputColumns(source="s", partition="p", offset="o", newest="t"),
-        sources=("in",), key_groups=1, recipients=(recipient(),),
+        sources=("in",), key_groups=1, recipients=(RECIPIENT,),
         functions={"in": lambda times: len(times) * 100},
     )  # fmt: skip
     zeros = pa.array([0, 0], pa.int32())
@@ -158,7 +156,7 @@ def _processed(sent: list[tuple[int, str | None]], task_of: list[int]) -> list[t
         inputs=InputColumns(
             source="s", partition="p", offset="o", newest="t", element="element", sender="sender"
         ),
-        sources=("in",), key_groups=2, recipients=(recipient(),), by_channel=True,
+        sources=("in",), key_groups=2, recipients=(RECIPIENT,), by_channel=True,
     )  # fmt: skip
     watermarks = TaggedSerializer(RawFormat())
     items: dict[int, list[Packed]] = {0: [], 1: []}
