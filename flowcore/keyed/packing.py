@@ -7,8 +7,6 @@ gets the control row of the task.
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,19 +21,32 @@ from flowcore.keyed.columns import in_parts
 from flowcore.keyed.control import QUERY, Channel, ControlElement
 from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
+from flowcore.keyed.passing import PassingRows, SeenRows
 from flowcore.keyed.task_elements import SenderFiles, TaskElements
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.watermarks.generated import call_generator
 from flowcore.watermarks.merge import Times
 
-__all__ = ["InputColumns", "Packing", "PassingRows", "Recipient", "SeenRows"]
+__all__ = [
+    "BACKLOG_CHANNELS",
+    "PARTITION_BITS",
+    "InputColumns",
+    "Packing",
+    "PassingRows",
+    "Recipient",
+    "SeenRows",
+]
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 64 << 20
 """What is packed together: an Arrow array, as of all packed rows, cannot hold 2 GiB of text or bytes."""
-_LOW_BITS = (1 << 32) - 1
+PARTITION_BITS = 32
+_LOW_BITS = (1 << PARTITION_BITS) - 1
 _NO_CHANNEL = -1
 """The channel of outputs of `map_batches`, since the partitions of their records are unknown."""
+BACKLOG_CHANNELS = {-2: True, -3: False}
+"""The channels of rows that are the query's own backlog status from this step on: Spark takes some time for
+each column of each row, so that such rows have no column of their own."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -44,23 +55,22 @@ class InputColumns:
     """The names of the input's columns other than those of records.
 
     Attributes:
-        source: The number of the source or of the operator that emitted the row.
+        channel: The number of the source, or of the operator, that emitted the row, before the
+            `PARTITION_BITS` of its partition or key group; null for a row without a channel, and one of
+            `BACKLOG_CHANNELS`.
         offset: The order within it.
         newest: The timestamp that counts for watermarks, or null; None if no source has one.
         element: A control element, or null; None if there are no control elements.
         marker: The event of a latency marker, or null; None if there are no markers.
-        backlog: The query's backlog status from this step on, or null; None if the input has none.
         passes: Null for a row that does not pass the exchange; None if no rows pass it.
     """
 
-    source: str
-    partition: str
+    channel: str
     offset: str
     newest: str | None = None
     element: str | None = None
     sender: str | None = None
     marker: str | None = None
-    backlog: str | None = None
     passes: str | None = None
 
 
@@ -90,53 +100,6 @@ class Recipient:
         for group, (start, end) in enumerate(pairwise(bounds)):
             if start < end:
                 yield group, rows.slice(start, end - start), chosen[start:end]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRows:
-    """Rows that report to a later exchange which records of a source's partitions were read.
-
-    Attributes:
-        sources: The sources that an operator of a later exchange reads.
-        values: The columns that are the same in all such rows.
-        columns: The columns of the source's number, the partition and the newest timestamp.
-    """
-
-    sources: frozenset[str]
-    schema: pa.Schema
-    values: Mapping[str, int]
-    columns: tuple[str, str, str]
-
-    def build(self, source: int, partition: int, newest_ms: int | None) -> pa.RecordBatch:
-        """One row."""
-        row = {**self.values, **dict(zip(self.columns, (source, partition, newest_ms), strict=True))}
-        return pa.RecordBatch.from_pylist([row], schema=self.schema)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassingRows:
-    """The columns of rows that pass the exchange.
-
-    Attributes:
-        schema: These columns.
-        names: The input's columns of them, in their order.
-        text: The input's column that has all of them as a JSON object, in place of ``names``: Spark takes
-            some time for each column of each row, and of most inputs few rows pass.
-    """
-
-    schema: pa.Schema
-    names: Sequence[str] = ()
-    text: str | None = None
-
-    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """These columns of a batch whose rows all pass."""
-        if self.text is None:
-            return pa.RecordBatch.from_arrays([batch.column(name) for name in self.names], schema=self.schema)
-        rows = [json.loads(text) for text in batch.column(self.text).to_pylist()]
-        binary = [field.name for field in self.schema if pa.types.is_binary(field.type)]
-        for row in rows:
-            row |= {name: b64decode(row[name]) for name in binary if name in row}
-        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
 
 
 @dataclass(slots=True)
@@ -237,15 +200,17 @@ class Packing:
         if inputs.marker is not None and (column := batch.column(inputs.marker)).null_count < len(column):
             yield from _to_batches(self._markers(batch.filter(column.is_valid()), inputs.marker))
             batch = batch.filter(column.is_null())
-        if inputs.backlog is not None:
-            column = batch.column(inputs.backlog)
-            if column.null_count < batch.num_rows:
-                given = batch.filter(column.is_valid()).select([inputs.offset, inputs.backlog])
-                reports = zip(*(each.to_pylist() for each in given.columns), strict=True)
-                task.backlog += [
-                    ControlElement(QUERY, "", "", at, RecordAttributes(backlog)) for at, backlog in reports
-                ]
-                batch = batch.filter(column.is_null())
+        channels = self._channels(batch)
+        own = channels < _NO_CHANNEL
+        if own.any():
+            reports = zip(
+                channels[own].tolist(), batch.filter(own).column(inputs.offset).to_pylist(), strict=True
+            )
+            task.backlog += [
+                ControlElement(QUERY, "", "", at, RecordAttributes(BACKLOG_CHANNELS[number]))
+                for number, at in reports
+            ]
+            batch = batch.filter(~own)
         if batch.num_rows:
             yield from _to_batches(self._records(batch, task))
 
@@ -294,22 +259,23 @@ class Packing:
         Python functions emit their outputs before the control elements of the same batch. The outputs of
         `map_batches` have no channel, and are first.
         """
-        inputs = self.inputs
-        source, partition, offsets = (
-            batch.column(name).cast(pa.int64()).fill_null(_NO_CHANNEL).to_numpy()
-            for name in (inputs.source, inputs.partition, inputs.offset)
-        )
-        channels = np.where(source == _NO_CHANNEL, _NO_CHANNEL, (source << 32) + partition)
+        channels = self._channels(batch)
+        offsets = batch.column(self.inputs.offset).cast(pa.int64()).fill_null(_NO_CHANNEL).to_numpy()
         steps = np.diff(channels)
         if ((steps < 0) | ((steps == 0) & (np.diff(offsets) < 0))).any():
             order = np.lexsort((offsets, channels))
             batch, channels, offsets = batch.take(order), channels[order], offsets[order]
         return batch, channels, offsets
 
+    def _channels(self, batch: pa.RecordBatch) -> Times:
+        """The number of each row's channel."""
+        channels: Times = batch.column(self.inputs.channel).cast(pa.int64()).fill_null(_NO_CHANNEL).to_numpy()
+        return channels
+
     def _channel(self, number: int) -> Channel:
         if number == _NO_CHANNEL:
             return Channel("", "")
-        return Channel(self.sources[number >> 32], str(number & _LOW_BITS))
+        return Channel(self.sources[number >> PARTITION_BITS], str(number & _LOW_BITS))
 
     def _take_elements(
         self,
@@ -355,12 +321,10 @@ class Packing:
 
     def _markers(self, batch: pa.RecordBatch, marker: str) -> Iterator[tuple[int, Packed]]:
         """Each marker goes to one group of one operator in turn, which emits it after its records."""
-        rows = batch.select([self.inputs.source, self.inputs.partition, marker]).to_pylist()
-        for place, row in enumerate(rows):
-            number, partition, event = row.values()
-            channel = Channel(self.sources[number], str(partition))
-            packed = Packed.of_event(channel, event, place % len(self.recipients))
-            yield partition % self.key_groups, packed
+        events = zip(self._channels(batch).tolist(), batch.column(marker).to_pylist(), strict=True)
+        for place, (number, event) in enumerate(events):
+            packed = Packed.of_event(self._channel(number), event, place % len(self.recipients))
+            yield (number & _LOW_BITS) % self.key_groups, packed
 
     def _passing(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Packed]]:
         """The rows of each channel go to one group, which emits them in their order."""

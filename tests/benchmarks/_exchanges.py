@@ -270,7 +270,7 @@ class _WithoutControl(Packing):
 def _task(partition: int, count: int) -> pa.RecordBatch:
     auctions = np.random.default_rng(partition).integers(0, AUCTIONS, count)
     columns = {
-        "group": (auctions % MANY_GROUPS).astype(np.int32), "source": np.zeros(count, np.int32),
+        "group": (auctions % MANY_GROUPS).astype(np.int32),
         "partition": np.full(count, partition, np.int32), "offset": np.arange(count),
         "newest": np.arange(count), "auction": auctions, "t": np.arange(count),
     }  # fmt: skip
@@ -279,7 +279,7 @@ def _task(partition: int, count: int) -> pa.RecordBatch:
 
 def _batch(groups: _Groups, tasks: list[pa.RecordBatch], _round: int, *, control: bool) -> float:
     packing = (Packing if control else _WithoutControl)(
-        inputs=InputColumns(source="source", partition="partition", offset="offset", newest="newest"),
+        inputs=InputColumns(channel="partition", offset="offset", newest="newest"),
         sources=("in",), key_groups=MANY_GROUPS,
         recipients=(Recipient(key_group="group", columns=tuple(ROWS.names)),),
     )  # fmt: skip

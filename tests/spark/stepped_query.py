@@ -38,7 +38,7 @@ _starting = Lock()
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _EVENTS = LatencyMarkerEventSerializer()
 _INPUTS = InputColumns(
-    source="_source", partition="_partition", offset="_offset", newest="_newest",
+    channel="_partition", offset="_offset", newest="_newest",
     element="_element", marker="_marker",
 )  # fmt: skip
 
@@ -138,7 +138,6 @@ class SteppedQuery:
             F.expr("unhex(_element)").alias("_element"),
             F.expr("unhex(_marker)").alias("_marker"),
             F.expr(f"CASE WHEN _record THEN {group} END").alias("_group"),
-            F.lit(0).alias("_source"),
             F.lit(0).alias("_partition"),
             F.expr("CAST(NULL AS BIGINT)").alias("_newest"),
         )

@@ -22,7 +22,14 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.keyed.packing import InputColumns, Packing, PassingRows, Recipient, SeenRows
+from flowcore.keyed.packing import (
+    BACKLOG_CHANNELS,
+    PARTITION_BITS,
+    InputColumns,
+    Packing,
+    Recipient,
+)
+from flowcore.keyed.passing import PassingRows, SeenRows
 from flowcore.keyed.runtime import Runtime
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
 from flowcore.spark.errors import translate_plan_errors
@@ -124,7 +131,8 @@ def run_exchange(
         tasks = max(context.query.key_groups, frame.sparkSession.sparkContext.defaultParallelism)
         frame = frame.coalesce(tasks)
         backlog = read_backlog_status(frame.sparkSession, Path(context.checkpoint))
-        backlog = backlog.selectExpr(f"at AS {PREFIX}offset", f"backlog AS {PREFIX}backlog")
+        cases = " ".join(f"WHEN {status} THEN {number}L" for number, status in BACKLOG_CHANNELS.items())
+        backlog = backlog.selectExpr(f"CASE backlog {cases} END AS {PREFIX}channel", f"at AS {PREFIX}offset")
         frame = frame.unionByName(backlog, allowMissingColumns=True)
     packing = Packing(
         inputs=_input_columns(frame),
@@ -206,11 +214,13 @@ def _select(
     """The rows with what packing needs. Operators share columns: a source may be read by many of them."""
     existing = branched.frame.columns
     is_control = f"{BRANCH} = {RowKind.CONTROL}"
-    texts = {"source": SOURCE, "partition": "partition", "offset": "offset"}
+    partition, offset = "partition", "offset"
     if KEY_GROUP in existing:
         # Markers and rows of other branches have a partition only.
-        texts["partition"] = f"coalesce({KEY_GROUP}, partition)" if "partition" in existing else KEY_GROUP
-        texts["offset"] = f"coalesce({POSITION}, offset)" if "offset" in existing else POSITION
+        partition = f"coalesce({KEY_GROUP}, partition)" if "partition" in existing else KEY_GROUP
+        offset = f"coalesce({POSITION}, offset)" if "offset" in existing else POSITION
+    channel = f"shiftleft(CAST({SOURCE} AS BIGINT), {PARTITION_BITS}) + {partition}"
+    texts = {"channel": channel, "offset": offset}
     texts |= {"newest_ms": NEWEST} if NEWEST in existing else {}
     if ELEMENT in existing:
         texts["element"] = f"CASE WHEN {is_control} THEN {ELEMENT} END"
@@ -361,13 +371,11 @@ def _input_columns(frame: DataFrame) -> InputColumns:
         return PREFIX + name if PREFIX + name in frame.columns else None
 
     return InputColumns(
-        source=f"{PREFIX}source",
-        partition=f"{PREFIX}partition",
+        channel=f"{PREFIX}channel",
         offset=f"{PREFIX}offset",
         newest=optional("newest_ms"),
         element=optional("element"),
         sender=optional("sender"),
         marker=optional("event"),
-        backlog=optional("backlog"),
         passes=optional("passes"),
     )

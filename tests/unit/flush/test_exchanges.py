@@ -29,11 +29,11 @@ from tests.unit.keyed.stored_group import read_state
 
 ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])
 ADDED = pa.schema([
-    pa.field("element", pa.binary()), pa.field("to", pa.int32()), pa.field("source", pa.int32()),
+    pa.field("element", pa.binary()), pa.field("to", pa.int32()),
     pa.field("from", pa.int32()), pa.field("at", pa.int64()),
 ])  # fmt: skip
 INPUTS = InputColumns(
-    source="source", partition="from", offset="at", element="element",
+    channel="from", offset="at", element="element",
 )  # fmt: skip
 GROUPS = 2
 TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
@@ -139,7 +139,7 @@ def _first(items: Iterable[Item], group: int) -> Iterator[Packed]:
 def _exchange(emitted: Sequence[list[tuple[str, pa.RecordBatch]]]) -> list[list[Packed]]:
     """Pack the outputs of all key groups as one task does."""
     rows = [
-        {**row, "to": group_of(row["key"]) if "key" in row else None} | {"source": 0, "from": group}
+        {**row, "to": group_of(row["key"]) if "key" in row else None} | {"from": group}
         for group, batches in enumerate(emitted)
         for _, batch in batches
         for row in batch.to_pylist()

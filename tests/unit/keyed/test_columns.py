@@ -47,14 +47,13 @@ def test_packed_rows_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_BYTES_AT_ONCE", 1_000)
     schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
     made = Packing(
-        inputs=InputColumns(source="source", partition="partition", offset="offset"),
+        inputs=InputColumns(channel="partition", offset="offset"),
         sources=("in",), key_groups=4,
         recipients=(Recipient(key_group="group", columns=("n", "text")),),
     )  # fmt: skip
     batches = [
         pa.record_batch(
             {
-                "source": pa.array([0] * 10, pa.int32()),
                 "partition": pa.array([0] * 10, pa.int32()),
                 "offset": range(start, start + 10),
                 "group": pa.array([number % 4 for number in range(10)], pa.int32()),

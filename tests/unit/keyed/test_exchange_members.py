@@ -13,7 +13,8 @@ from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.exchange import Exchange, ExchangeResult
 from flowcore.keyed.inspection import inspect_state
 from flowcore.keyed.packed import Packed, PackedKind
-from flowcore.keyed.packing import InputColumns, Packing, Recipient, SeenRows
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
+from flowcore.keyed.passing import SeenRows
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.watermarks.progress import WatermarkSource
@@ -99,7 +100,7 @@ def test_an_exchange_wakes_for_the_operator_that_is_due_first() -> None:
 
 
 def packing(*recipients: Recipient, **settings: Any) -> Packing:
-    inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passes="passes")
+    inputs = InputColumns(channel="p", offset="o", newest="newest", passes="passes")
     return Packing(inputs=inputs, sources=("in", "up"), key_groups=2, recipients=recipients, **settings)
 
 
@@ -111,7 +112,6 @@ def batch(count: int) -> pa.RecordBatch:
     numbers = [*range(count)]
     return pa.record_batch(
         {
-            "s": pa.array([0] * count, pa.int32()),
             "p": pa.array([3] * count, pa.int32()),
             "o": numbers,
             "newest": pa.array(numbers, pa.int64()),

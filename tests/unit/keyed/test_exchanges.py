@@ -20,7 +20,8 @@ from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
-from flowcore.keyed.packing import InputColumns, Packing, PassingRows, Recipient
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
+from flowcore.keyed.passing import PassingRows
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.serializers.formats import RawFormat
@@ -172,7 +173,7 @@ class Chain:
 
 def unpack_and_pack(batches: Iterable[pa.RecordBatch]) -> dict[int, list[Packed]]:
     inputs = InputColumns(
-        source="source", partition="_group", offset="_position", element="element"
+        channel="_group", offset="_position", element="element"
     )  # fmt: skip
     recipient = Recipient(key_group="to", columns=tuple(ROWS.names))
     packing = Packing(
@@ -189,8 +190,8 @@ def unpack_and_pack(batches: Iterable[pa.RecordBatch]) -> dict[int, list[Packed]
 def _with_targets(batch: pa.RecordBatch) -> pa.RecordBatch:
     rows = batch.select(["user", "_branch"]).to_pylist()
     to = [group_of(row["user"], 1) if row["_branch"] == 1 else None for row in rows]
-    columns = [*batch.columns, pa.array(to, pa.int32()), pa.array([0] * len(to), pa.int32())]
-    return pa.record_batch(columns, [*batch.schema.names, "to", "source"])
+    columns = [*batch.columns, pa.array(to, pa.int32())]
+    return pa.record_batch(columns, [*batch.schema.names, "to"])
 
 
 def test_second_windows_close_by_the_watermark_of_all_key_groups_of_the_first() -> None:
@@ -318,7 +319,7 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order(*, as_text: 
         [None, {"x": x, "kind": "bad", "value": b"\xff"}, None, {"x": x + 1, "kind": "late", "value": None}]
         for x in (7, 17)
     ]
-    inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passes="passes")
+    inputs = InputColumns(channel="p", offset="o", newest="newest", passes="passes")
     names = [f"p{name}" for name in other.names]
     packing = Packing(
         inputs=inputs,
@@ -333,7 +334,6 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order(*, as_text: 
     def batch(first: int, rows: list[dict[str, Any] | None]) -> pa.RecordBatch:
         found: dict[str, Any] = {
             "g": pa.array([0, None, 1, None], pa.int32()),
-            "s": pa.array([0] * 4, pa.int32()),
             "p": pa.array([1] * 4, pa.int32()),
             "o": [*range(first, first + 4)],
             "newest": [1, None, 3, None],
@@ -376,8 +376,7 @@ def test_records_without_a_channel_are_packed_and_carry_no_event_time() -> None:
     batch = pa.record_batch(
         {
             "g": pa.array([1, 0, 1], pa.int32()),
-            "s": pa.array([None, 0, None], pa.int32()),
-            "p": pa.array([None, 3, 4], pa.int32()),
+            "p": pa.array([None, 3, None], pa.int32()),
             "o": pa.array([None, 7, 8], pa.int64()),
             "newest": pa.array([None, 9, None], pa.int64()),
             "user": ["a", "b", "c"],
@@ -386,7 +385,7 @@ def test_records_without_a_channel_are_packed_and_carry_no_event_time() -> None:
         }
     )
     packing = Packing(
-        inputs=InputColumns(source="s", partition="p", offset="o", newest="newest"),
+        inputs=InputColumns(channel="p", offset="o", newest="newest"),
         sources=("in",),
         key_groups=GROUPS,
         recipients=(Recipient(key_group="g", columns=tuple(ROWS.names)),),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowcore.elements import RecordAttributes, Watermark
 from flowcore.keyed.control import QUERY, Channel, StepControl, decode_control
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
-from flowcore.keyed.packing import InputColumns, Packing, Recipient
+from flowcore.keyed.packing import BACKLOG_CHANNELS, InputColumns, Packing, Recipient
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
 
@@ -21,7 +21,7 @@ ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.f
 
 TASK = pa.schema(
     {
-        "g": pa.int32(), "s": pa.int32(), "p": pa.int32(), "o": pa.int64(), "element": pa.binary(),
+        "g": pa.int32(), "p": pa.int32(), "o": pa.int64(), "element": pa.binary(),
         "sender": pa.string(), **{field.name: field.type for field in ROWS},
     }
 )  # fmt: skip
@@ -43,14 +43,13 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     """Dropped records carry event time; each part is separate from the rest of its batch."""
     packing = Packing(
         inputs=InputColumns(
-            source="s", partition="p", offset="o", newest="newest"
+            channel="p", offset="o", newest="newest"
         ),
         sources=("in",), key_groups=3, recipients=(RECIPIENT,),
     )  # fmt: skip
     batch = pa.record_batch(
         {
             "g": pa.array([2, 0, 2, None], pa.int32()),
-            "s": pa.array([0, 0, 0, 0], pa.int32()),
             "p": pa.array([4, 4, 5, 4], pa.int32()),
             "o": [10, 11, 3, 12],
             "newest": [1, 2, 3, 99],
@@ -79,20 +78,18 @@ def test_packing_separates_records_from_backlog_statuses() -> None:
     """The query's status precedes all records; that of a topic has its place among them."""
     packing = Packing(
         inputs=InputColumns(
-            source="s", partition="p", offset="o", newest="newest", backlog="backlog", element="element",
-            sender="sender",
+            channel="p", offset="o", newest="newest", element="element", sender="sender"
         ),
         sources=("in",), key_groups=2, recipients=(RECIPIENT,),
     )  # fmt: skip
     attributes = TaggedSerializer(RawFormat()).encode(RecordAttributes(backlog=True))
+    lags, current = BACKLOG_CHANNELS
     batch = pa.record_batch(
         {
             "g": pa.array([None, 1, None, None], pa.int32()),
-            "s": pa.array([None, 0, None, 0], pa.int32()),
-            "p": pa.array([None, 4, None, 4], pa.int32()),
+            "p": pa.array([lags, 4, current, 4]),
             "o": [7, 11, 8, 12],
             "newest": [None, 2, None, None],
-            "backlog": [True, None, False, None],
             "element": [None, None, None, attributes],
             "sender": [None, None, None, "x"],
             "user": [None, "b", None, None],
@@ -117,13 +114,13 @@ def test_packing_separates_records_from_backlog_statuses() -> None:
 def test_users_function_computes_the_watermark() -> None:
     """It gets the timestamps of one partition's batch."""
     packing = Packing(
-        inputs=InputColumns(source="s", partition="p", offset="o", newest="t"),
+        inputs=InputColumns(channel="p", offset="o", newest="t"),
         sources=("in",), key_groups=1, recipients=(RECIPIENT,),
         functions={"in": lambda times: len(times) * 100},
     )  # fmt: skip
     zeros = pa.array([0, 0], pa.int32())
     batch = pa.record_batch(
-        {"g": zeros, "s": zeros, "p": zeros, "o": [0, 1], "user": ["a", "b"], "t": [1, 2], "v": [1, 1]}
+        {"g": zeros, "p": zeros, "o": [0, 1], "user": ["a", "b"], "t": [1, 2], "v": [1, 1]}
     )
 
     packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
@@ -154,7 +151,7 @@ def _processed(sent: list[tuple[int, str | None]], task_of: list[int]) -> list[t
     """What the two key groups process: records, or watermarks where there is no user, by partition."""
     packing = Packing(
         inputs=InputColumns(
-            source="s", partition="p", offset="o", newest="t", element="element", sender="sender"
+            channel="p", offset="o", newest="t", element="element", sender="sender"
         ),
         sources=("in",), key_groups=2, recipients=(RECIPIENT,), by_channel=True,
     )  # fmt: skip
@@ -164,7 +161,6 @@ def _processed(sent: list[tuple[int, str | None]], task_of: list[int]) -> list[t
         rows = [
             {
                 "g": None if user is None else ord(user) % 2,
-                "s": 0,
                 "p": partition,
                 "o": offset,
                 "element": watermarks.encode(Watermark(offset)) if user is None else None,

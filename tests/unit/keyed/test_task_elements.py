@@ -25,7 +25,7 @@ Sent = tuple[str, StreamElement[Any]]
 
 def _control(tmp_path: Path, elements: Iterable[Sent], offset: int) -> tuple[StepControl, int]:
     """What a task of one partition that begins at an offset sends, and its size in bytes."""
-    inputs = InputColumns(source="s", partition="p", offset="o", element="element", sender="sender")
+    inputs = InputColumns(channel="p", offset="o", element="element", sender="sender")
     senders = SenderFiles(str(tmp_path), frozenset({"bids"}))
     packing = Packing(inputs=inputs, sources=("bids",), key_groups=1, recipients=(), senders=senders)
     ((_, item),) = _packed(packing, elements, offset)
@@ -37,7 +37,6 @@ def _packed(packing: Packing, elements: Iterable[Sent], offset: int) -> Iterator
     given = [*elements]
     batch = pa.record_batch(
         {
-            "s": pa.array([0] * len(given), pa.int32()),
             "p": pa.array([3] * len(given), pa.int32()),
             "o": [*range(offset, offset + len(given))],
             "element": [ELEMENTS.encode(element) for _, element in given],
@@ -80,7 +79,7 @@ def test_senders_that_came_first_are_heard_in_a_flood(
 
 def test_sources_that_declare_channels_keep_no_senders(tmp_path: Path) -> None:
     """Their other senders do not arrive here, and declared ones may be many."""
-    inputs = InputColumns(source="s", partition="p", offset="o", element="element", sender="sender")
+    inputs = InputColumns(channel="p", offset="o", element="element", sender="sender")
     senders = SenderFiles(str(tmp_path), frozenset())
     packing = Packing(inputs=inputs, sources=("bids",), key_groups=1, recipients=(), senders=senders)
     many = [(f"n{number}", Watermark(number)) for number in range(100)]

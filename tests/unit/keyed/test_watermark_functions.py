@@ -20,7 +20,7 @@ def _four_seconds_behind(timestamps: pa.Array[int]) -> int | None:
 
 
 def _packing(function: object) -> Packing:
-    inputs = InputColumns(source="source", partition="partition", offset="offset", newest="newest")
+    inputs = InputColumns(channel="partition", offset="offset", newest="newest")
     return Packing(
         inputs=inputs,
         sources=("bids",),
@@ -35,7 +35,6 @@ def _batch(*timestamps_ms: int | None) -> pa.RecordBatch:
     return pa.record_batch(
         {
             "key_group": pa.array([0] * count, pa.int32()),
-            "source": pa.array([0] * count, pa.int32()),
             "partition": pa.array([0] * count, pa.int32()),
             "offset": pa.array(range(count), pa.int64()),
             "newest": pa.array(timestamps_ms, pa.int64()),
