@@ -185,6 +185,11 @@ class WatermarkStrategy:
         return not isinstance(self.generator, NoWatermarks)
 
     @property
+    def by_timestamp(self) -> bool:
+        """Event time advances with the timestamp of each record, whatever its columns are."""
+        return self.generates and not isinstance(self.generator, Punctuated | Periodic)
+
+    @property
     def periodic(self) -> bool:
         """Polls emit its watermarks, every ``pipeline.auto-watermark-interval``."""
         return self.generates and not isinstance(self.generator, Punctuated)

@@ -123,7 +123,8 @@ def run_exchange(
     passing = _passing_columns(branched, others, place, timed=timed)
     passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
     later = _seen_rows(passed, place)
-    frame, recipients, passing_rows = _select(members, branched, others, passed, place)
+    selected = _select(members, branched, others, passed, place)
+    frame = selected.frame
     functions = {}
     if place.depth == 1:
         functions = context.functions
@@ -135,13 +136,13 @@ def run_exchange(
         backlog = backlog.selectExpr(f"CASE backlog {cases} END AS {PREFIX}channel", f"at AS {PREFIX}offset")
         frame = frame.unionByName(backlog, allowMissingColumns=True)
     packing = Packing(
-        inputs=_input_columns(frame),
+        inputs=selected.columns,
         sources=tuple(each.name for each in context.sources),
         key_groups=context.query.key_groups,
-        recipients=recipients,
+        recipients=selected.recipients,
         upstream=frozenset(each.name for each in place.upstream),
         later=later,
-        passing=passing_rows,
+        passing=selected.passing,
         derived=context.derived,
         functions=functions,
         senders=context.sender_files,
@@ -194,6 +195,12 @@ class _Place:
         return cls(depth, before, later, context.sources)
 
     @property
+    def is_by_timestamp(self) -> bool:
+        """Whether a record's timestamp is the time that counts for watermarks, if any counts."""
+        strategies = [each.watermark for each in self.sources if begins_channels(each)]
+        return self.depth == 1 and all(each is not None and each.by_timestamp for each in strategies)
+
+    @property
     def passing_numbers(self) -> list[int]:
         """The numbers of the senders whose control elements a later exchange needs."""
         reached = {*self.upstream, *filter(begins_channels, self.sources)}
@@ -204,14 +211,29 @@ class _Place:
         return [number for number, each in enumerate(self.sources) if each in needed]
 
 
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """Rows with what packing needs.
+
+    Attributes:
+        columns: The names of their columns other than those of records.
+        passing: Which rows pass the exchange; None if no rows do.
+    """
+
+    frame: DataFrame
+    columns: InputColumns
+    recipients: tuple[Recipient, ...]
+    passing: PassingRows | None
+
+
 def _select(
     members: Sequence[StepMember],
     branched: BranchedFrame,
     others: Mapping[int, Collection[str]],
     passed: pa.Schema,
     place: _Place,
-) -> tuple[DataFrame, tuple[Recipient, ...], PassingRows | None]:
-    """The rows with what packing needs. Operators share columns: a source may be read by many of them."""
+) -> _Selected:
+    """Select what packing needs. Operators share columns: a source may be read by many of them."""
     existing = branched.frame.columns
     is_control = f"{BRANCH} = {RowKind.CONTROL}"
     partition, offset = "partition", "offset"
@@ -221,12 +243,11 @@ def _select(
         offset = f"coalesce({POSITION}, offset)" if "offset" in existing else POSITION
     channel = f"shiftleft(CAST({SOURCE} AS BIGINT), {PARTITION_BITS}) + {partition}"
     texts = {"channel": channel, "offset": offset}
-    texts |= {"newest_ms": NEWEST} if NEWEST in existing else {}
     if ELEMENT in existing:
         texts["element"] = f"CASE WHEN {is_control} THEN {ELEMENT} END"
         texts |= {"sender": CHANNEL} if CHANNEL in existing else {}
     if branched.has_markers:
-        texts["event"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
+        texts["marker"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
     passing = None
     if condition := _passing_condition(branched, others, place):
         columns = [quote(name) for name in passed.names]
@@ -246,6 +267,9 @@ def _select(
     def share(text: str) -> str:
         return shared.setdefault(text, f"{PREFIX}c{len(shared)}")
 
+    newest = None
+    if NEWEST in existing:
+        newest = share(TIMESTAMP_MS if place.is_by_timestamp and TIMESTAMP_MS in existing else NEWEST)
     recipients = tuple(
         Recipient(
             key_group=share(f"CASE WHEN {each.record} THEN {each.key_group} END"),
@@ -257,7 +281,11 @@ def _select(
         *(f"{text} AS {PREFIX}{name}" for name, text in texts.items()),
         *(f"{text} AS {name}" for text, name in shared.items()),
     )
-    return frame, recipients, passing
+    optional = {
+        each: f"{PREFIX}{each}" for each in ("element", "sender", "marker", "passes") if each in texts
+    }
+    names = InputColumns(channel=f"{PREFIX}channel", offset=f"{PREFIX}offset", newest=newest, **optional)
+    return _Selected(frame, names, recipients, passing)
 
 
 def _passing_condition(branched: BranchedFrame, others: Collection[int], place: _Place) -> str:
@@ -364,18 +392,3 @@ def _seen_rows(passed: pa.Schema, place: _Place) -> SeenRows | None:
     values = {BRANCH: int(RowKind.DROPPED), "offset": MAX_TIMESTAMP_MS}
     columns = (SOURCE, "partition", NEWEST)
     return SeenRows(sources=frozenset(topics), schema=passed, values=values, columns=columns)
-
-
-def _input_columns(frame: DataFrame) -> InputColumns:
-    def optional(name: str) -> str | None:
-        return PREFIX + name if PREFIX + name in frame.columns else None
-
-    return InputColumns(
-        channel=f"{PREFIX}channel",
-        offset=f"{PREFIX}offset",
-        newest=optional("newest_ms"),
-        element=optional("element"),
-        sender=optional("sender"),
-        marker=optional("event"),
-        passes=optional("passes"),
-    )

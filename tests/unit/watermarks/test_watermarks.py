@@ -18,6 +18,7 @@ from flowcore.watermarks import (
     bounded_out_of_orderness,
     monotonous,
     no_watermarks,
+    periodic,
     punctuated,
 )
 from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes, watermarks_ms
@@ -41,6 +42,8 @@ def test_functions_return_their_strategies() -> None:
     assert punctuated("is_marker").generator == MARKED
     assert monotonous().with_idleness(timedelta(minutes=1)).idle_after_ms == 60_000
     assert [s.generates for s in (no_watermarks(), monotonous(), punctuated("x"))] == [False, True, True]
+    by_timestamp = [no_watermarks(), monotonous(), periodic(max), periodic("x"), punctuated("x")]
+    assert [s.by_timestamp for s in by_timestamp] == [False, True, True, False, False]
 
 
 @pytest.mark.parametrize(
