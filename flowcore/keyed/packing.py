@@ -62,7 +62,6 @@ class InputColumns:
         newest: The timestamp that counts for watermarks, or null; None if no source has one.
         element: A control element, or null; None if there are no control elements.
         marker: The event of a latency marker, or null; None if there are no markers.
-        passes: Null for a row that does not pass the exchange; None if no rows pass it.
     """
 
     channel: str
@@ -71,7 +70,6 @@ class InputColumns:
     element: str | None = None
     sender: str | None = None
     marker: str | None = None
-    passes: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +189,9 @@ class Packing:
 
     def _pack(self, batch: pa.RecordBatch, task: _Task) -> Iterator[pa.RecordBatch]:
         inputs = self.inputs
-        if inputs.passes is not None and (column := batch.column(inputs.passes)).null_count < len(column):
-            yield from _to_batches(self._passing(batch.filter(column.is_valid())))
+        passing = self.passing
+        if passing is not None and (column := batch.column(passing.passes)).null_count < len(column):
+            yield from _to_batches(self._passing(batch.filter(column.is_valid()), passing))
             kept = column.is_null()
             if inputs.element is not None:  # a control element may be for this exchange and for a later one
                 kept = pc.or_(kept, batch.column(inputs.element).is_valid())
@@ -203,12 +202,10 @@ class Packing:
         channels = self._channels(batch)
         own = channels < _NO_CHANNEL
         if own.any():
-            reports = zip(
-                channels[own].tolist(), batch.filter(own).column(inputs.offset).to_pylist(), strict=True
-            )
+            at = batch.column(inputs.offset).to_numpy(zero_copy_only=False)
             task.backlog += [
-                ControlElement(QUERY, "", "", at, RecordAttributes(BACKLOG_CHANNELS[number]))
-                for number, at in reports
+                ControlElement(QUERY, "", "", offset, RecordAttributes(BACKLOG_CHANNELS[number]))
+                for number, offset in zip(channels[own].tolist(), at[own].tolist(), strict=True)
             ]
             batch = batch.filter(~own)
         if batch.num_rows:
@@ -321,15 +318,15 @@ class Packing:
 
     def _markers(self, batch: pa.RecordBatch, marker: str) -> Iterator[tuple[int, Packed]]:
         """Each marker goes to one group of one operator in turn, which emits it after its records."""
-        events = zip(self._channels(batch).tolist(), batch.column(marker).to_pylist(), strict=True)
-        for place, (number, event) in enumerate(events):
-            packed = Packed.of_event(self._channel(number), event, place % len(self.recipients))
+        rows = zip(self._channels(batch).tolist(), batch.select([marker]).to_pylist(), strict=True)
+        for place, (number, row) in enumerate(rows):
+            packed = Packed.of_event(self._channel(number), row[marker], place % len(self.recipients))
             yield (number & _LOW_BITS) % self.key_groups, packed
 
-    def _passing(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Packed]]:
+    def _passing(self, batch: pa.RecordBatch, passing: PassingRows) -> Iterator[tuple[int, Packed]]:
         """The rows of each channel go to one group, which emits them in their order."""
         batch, channels, offsets = self._in_order(batch)
-        rows = self.passing.select(batch)
+        rows = passing.select(batch)
         for start, end in _runs(channels):
             number = int(channels[start])
             group = (number & _LOW_BITS) % self.key_groups

@@ -18,20 +18,20 @@ class PassingRows:
 
     Attributes:
         schema: These columns.
-        names: The input's columns of them, in their order.
-        text: The input's column that has all of them as a JSON object, in place of ``names``: Spark takes
-            some time for each column of each row, and of most inputs few rows pass.
+        passes: The input's column that is null for other rows. Without ``names`` it has all columns as a JSON
+            object: Spark takes some time for each column of each row, and of most inputs few rows pass.
+        names: The input's columns of the same order.
     """
 
     schema: pa.Schema
-    names: Sequence[str] = ()
-    text: str | None = None
+    passes: str
+    names: Sequence[str] | None = None
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """These columns of a batch whose rows all pass."""
-        if self.text is None:
+        if self.names is not None:
             return pa.RecordBatch.from_arrays([batch.column(name) for name in self.names], schema=self.schema)
-        rows = [json.loads(text) for text in batch.column(self.text).to_pylist()]
+        rows = [json.loads(row[self.passes]) for row in batch.select([self.passes]).to_pylist()]
         binary = [field.name for field in self.schema if pa.types.is_binary(field.type)]
         for row in rows:
             row |= {name: b64decode(row[name]) for name in binary if name in row}

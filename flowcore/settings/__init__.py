@@ -7,11 +7,17 @@ Spark: a cluster is chosen by ``spark.master``, never in code.
 """
 
 from flowcore.durations import parse_duration
-from flowcore.settings.secrets import FILE_SUFFIX, SPARK_SECRETS, is_spark_secret, refuse_secrets
+from flowcore.settings.secrets import (
+    FILE_SUFFIX,
+    SECRET_VALUES,
+    SPARK_SECRETS,
+    is_spark_secret,
+    refuse_secrets,
+)
 from flowcore.settings.sources import FILE_VARIABLE
 from flowcore.settings.typed import CheckMode, Settings, keys, secret_keys
 
 __all__ = [
-    "FILE_SUFFIX", "FILE_VARIABLE", "SPARK_SECRETS", "CheckMode", "Settings", "is_spark_secret", "keys",
-    "parse_duration", "refuse_secrets", "secret_keys",
+    "FILE_SUFFIX", "FILE_VARIABLE", "SECRET_VALUES", "SPARK_SECRETS", "CheckMode", "Settings",
+    "is_spark_secret", "keys", "parse_duration", "refuse_secrets", "secret_keys",
 ]  # fmt: skip

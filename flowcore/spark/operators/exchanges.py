@@ -252,16 +252,15 @@ def _select(
     if condition := _passing_condition(branched, others, place):
         columns = [quote(name) for name in passed.names]
         # Not one struct: Arrow's writer asks for the size of all its columns after each row.
-        if others:
-            texts["passes"] = f"CASE WHEN {condition} THEN true END"
-            texts |= {
-                f"passing{n}": f"CASE WHEN {condition} THEN {column} END" for n, column in enumerate(columns)
-            }
-            passing = PassingRows(schema=passed, names=[f"{PREFIX}passing{n}" for n in range(len(columns))])
-        else:
-            row = json_object(dict(zip(passed.names, columns, strict=True)))
-            texts["passes"] = f"CASE WHEN {condition} THEN {row} END"
-            passing = PassingRows(schema=passed, text=f"{PREFIX}passes")
+        names = [f"passing{number}" for number in range(len(columns))] if others else []
+        row = "true" if others else json_object(dict(zip(passed.names, columns, strict=True)))
+        passing_texts = dict(zip(["passes", *names], [row, *columns[: len(names)]], strict=True))
+        texts |= {name: f"CASE WHEN {condition} THEN {text} END" for name, text in passing_texts.items()}
+        passing = PassingRows(
+            schema=passed,
+            passes=f"{PREFIX}passes",
+            names=[f"{PREFIX}{name}" for name in names] if others else None,
+        )
     shared: dict[str, str] = {}
 
     def share(text: str) -> str:
@@ -281,11 +280,9 @@ def _select(
         *(f"{text} AS {PREFIX}{name}" for name, text in texts.items()),
         *(f"{text} AS {name}" for text, name in shared.items()),
     )
-    optional = {
-        each: f"{PREFIX}{each}" for each in ("element", "sender", "marker", "passes") if each in texts
-    }
-    names = InputColumns(channel=f"{PREFIX}channel", offset=f"{PREFIX}offset", newest=newest, **optional)
-    return _Selected(frame, names, recipients, passing)
+    optional = {each: f"{PREFIX}{each}" for each in ("element", "sender", "marker") if each in texts}
+    inputs = InputColumns(channel=f"{PREFIX}channel", offset=f"{PREFIX}offset", newest=newest, **optional)
+    return _Selected(frame, inputs, recipients, passing)
 
 
 def _passing_condition(branched: BranchedFrame, others: Collection[int], place: _Place) -> str:

@@ -1,6 +1,7 @@
 """Start the driver's JVM without secrets among its arguments, and hide secrets in what Spark shows."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -8,16 +9,18 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from flowcore.errors import SettingsError
-from flowcore.settings import SPARK_SECRETS, Settings, is_spark_secret, secret_keys
+from flowcore.settings import SECRET_VALUES, SPARK_SECRETS, Settings, is_spark_secret, secret_keys
 
 __all__ = ["redaction", "require_encryption", "start_jvm"]
 
 _REDACTION = "spark.redaction.regex"
-_SECRETS = f"(?i){SPARK_SECRETS}|jaas|keystore[.]key|private key"
-"""Matches Spark's secrets, and those of Kafka's clients: a login, and a private key as PEM text.
+_SECRETS = f"(?i){SPARK_SECRETS}|{SECRET_VALUES}"
+"""Matches secrets of Spark and of Kafka's clients.
 
 Spark hides an entry of a configuration, or of the options in a plan, if its key or value matches.
 """
+_OPTIONS_OF_JVM = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+"""They have no effect unless they are on its command line."""
 
 
 def redaction(given: Mapping[str, str]) -> dict[str, str]:
@@ -25,7 +28,11 @@ def redaction(given: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         given: The user's configuration.
+
+    Raises:
+        SettingsError: What the user adds is not a pattern.
     """
+    _of_user(given)
     return {_REDACTION: f"{_SECRETS}|{given[_REDACTION]}" if _REDACTION in given else _SECRETS}
 
 
@@ -68,13 +75,28 @@ def start_jvm(config: Mapping[str, str], umask: int) -> None:
     started = SparkContext._gateway is not None  # noqa: SLF001 - PySpark keeps it here only
     if started or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
+    hidden = _of_user(config)
     public = SparkConf(loadDefaults=False)
     for key, value in config.items():
-        if not is_spark_secret(key):
+        is_hidden = is_spark_secret(key, value) or hidden.search(key) or hidden.search(value)
+        if key in _OPTIONS_OF_JVM or not is_hidden:
             public.set(key, value)
     with _listening_on_loopback(config):
         gateway = launch_gateway(public, {"umask": umask})  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+
+def _of_user(config: Mapping[str, str]) -> re.Pattern[str]:
+    """What the user's own pattern hides; nothing without one."""
+    text = config.get(_REDACTION, "").removeprefix(_SECRETS).removeprefix("|")
+    try:
+        return re.compile(text or "(?!)")
+    except re.error as error:
+        msg = (
+            f"setting {_REDACTION}={text!r} is not a pattern ({error}): what it should hide would be on the "
+            "command line of Spark's JVM; correct it, in what Java and Python both understand"
+        )
+        raise SettingsError(msg) from error
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def test_an_exchange_wakes_for_the_operator_that_is_due_first() -> None:
 
 
 def packing(*recipients: Recipient, **settings: Any) -> Packing:
-    inputs = InputColumns(channel="p", offset="o", newest="newest", passes="passes")
+    inputs = InputColumns(channel="p", offset="o", newest="newest")
     return Packing(inputs=inputs, sources=("in", "up"), key_groups=2, recipients=recipients, **settings)
 
 

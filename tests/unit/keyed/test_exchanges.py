@@ -319,16 +319,14 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order(*, as_text: 
         [None, {"x": x, "kind": "bad", "value": b"\xff"}, None, {"x": x + 1, "kind": "late", "value": None}]
         for x in (7, 17)
     ]
-    inputs = InputColumns(channel="p", offset="o", newest="newest", passes="passes")
+    inputs = InputColumns(channel="p", offset="o", newest="newest")
     names = [f"p{name}" for name in other.names]
     packing = Packing(
         inputs=inputs,
         sources=("in",),
         key_groups=GROUPS,
         recipients=(Recipient(key_group="g", columns=tuple(ROWS.names)),),
-        passing=PassingRows(schema=other, text="passes")
-        if as_text
-        else PassingRows(schema=other, names=names),
+        passing=PassingRows(schema=other, passes="passes", names=None if as_text else names),
     )
 
     def batch(first: int, rows: list[dict[str, Any] | None]) -> pa.RecordBatch:

@@ -126,7 +126,7 @@ def test_refusal_of_a_secret_names_the_ways_to_pass_it() -> None:
     assert "set the variable FLOWCORE_KAFKA_SASL_PASSWORD" in str(done.exception)
     assert "kafka.sasl.password.file" in str(done.exception)
     with pytest.raises(SettingsError, match="write it to a settings file"):
-        refuse_secrets(["spark.ssl.keyPassword"], secret_keys(), "--set", "others")
+        refuse_secrets({"spark.ssl.keyPassword": "x"}, secret_keys(), "--set", "others")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,15 @@ def test_refusal_of_a_secret_names_the_ways_to_pass_it() -> None:
         ("spark.executorEnv.AWS_ACCESS_KEY_ID", True),
         ("spark.executorEnv.MAIL_API_KEY", True),
         ("spark.executorEnv.KAFKA_PASS", True),
+        ("spark.kafka.clusters.a.kafka.sasl.jaas.config", True),
+        ("spark.kafka.clusters.a.kafka.ssl.keystore.key", True),
+        ("spark.sql.catalog.lake.credential", True),
+        ("spark.sql.catalog.lake.header.Authorization", True),
+        ("spark.jdbc.passwd", True),
+        ("spark.executorEnv.DB_PWD", True),
+        ("spark.redis.auth", True),
+        ("spark.hadoop.fs.s3a.aws.credentials.provider", False),
+        ("spark.hadoop.hadoop.security.authorization", False),
         ("spark.sql.optimizer.bypass", False),
         ("spark.io.encryption.keySizeBits", False),
         ("spark.io.encryption.enabled", False),
@@ -157,3 +166,19 @@ def test_refusal_of_a_secret_names_the_ways_to_pass_it() -> None:
 def test_secrets_of_spark_are_known_by_their_keys(key: str, *, secret: bool) -> None:
     """By Spark's own pattern and the names of object stores, except for names of files."""
     assert is_spark_secret(key) is secret
+
+
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ("mongodb://ann:s3cret@host:27017/bids", True),
+        ('org.apache.kafka.common.security.plain.PlainLoginModule required password="x";', True),
+        ("-----BEGIN PRIVATE KEY-----", True),
+        ("http://host:80/a@b", False),
+        ("hdfs://host/passwords", False),
+    ],
+)
+def test_secrets_of_spark_are_known_by_what_they_look_like(value: str, *, secret: bool) -> None:
+    """Whatever their key; values of other programs' keys are not looked at."""
+    assert is_spark_secret("spark.my.option", value) is secret
+    assert not is_spark_secret("my.option", value)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
+from flowcore.errors import SettingsError
 from flowcore.spark.run import jvm
 
 VARIABLE = "SPARK_LOCAL_IP"
@@ -56,3 +57,34 @@ def test_driver_of_a_cluster_is_reached_by_its_executors(
     monkeypatch.delenv(VARIABLE, raising=False)
 
     assert _variable_at_the_start(monkeypatch, {"spark.master": master}) is None
+
+
+def test_secrets_are_not_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither Spark's own, nor what the user's pattern hides by key or value; the JVM's options have to."""
+    config = {
+        "spark.master": "local[2]",
+        "spark.authenticate.secret": "a",
+        "spark.kafka.clusters.a.kafka.sasl.jaas.config": "b",
+        "spark.my.uri": "amqp://ann:c@host",
+        "spark.lake.pin": "d",
+        "spark.lake.note": "pin-e",
+        "spark.driver.extraJavaOptions": "-Dpin=f",
+    }
+    config |= jvm.redaction({"spark.redaction.regex": "pin"})
+    seen: list[dict[str, str]] = []
+
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: gateway)
+    monkeypatch.setattr(jvm, "launch_gateway", lambda conf, _: seen.append(dict(conf.getAll())))
+    jvm.start_jvm(config, 0o077)
+
+    (found,) = seen
+    shown = {"spark.master", "spark.driver.extraJavaOptions"}
+    assert {key: config[key] for key in shown} == found
+
+
+def test_pattern_of_the_user_that_is_none_is_refused() -> None:
+    """What it should hide would be shown."""
+    with pytest.raises(SettingsError, match=r"spark.redaction.regex='\(' is not a pattern"):
+        jvm.redaction({"spark.redaction.regex": "("})
