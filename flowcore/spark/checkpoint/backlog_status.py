@@ -34,11 +34,11 @@ class BacklogStatusWriter:
         """Set the status from the next batch on; does nothing if it has not changed."""
         if backlog == self._written:
             return
-        self._written = backlog
         self._at = max(self._at + 1, time.time_ns())
         part = self._folder / f".{self._at}"  # Spark ignores hidden files
         part.write_text(json.dumps({"at": self._at, "backlog": backlog}))
         part.replace(self._folder / f"{self._at}.json")
+        self._written = backlog  # not before: on a full disk the next call writes it
 
 
 def read_backlog_status(spark: SparkSession, checkpoint: Path) -> DataFrame:
