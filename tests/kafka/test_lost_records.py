@@ -12,9 +12,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from flowcore import Flow, KafkaTopic
-from flowcore.errors import LostRecordsError, RunError
+from flowcore.errors import LostRecordsError, RunError, StateError
 from flowcore.kafka.topics import grow_topic
 from flowcore.planner import plan_flow
+from flowcore.spark.checkpoint.offset_log import replace_file
+from flowcore.spark.checkpoint.plan_file import plan_file_of
 from flowcore.spark.run.lost_records import skip_lost_records, skipped_file
 from tests.kafka.conftest import Live
 
@@ -56,7 +58,7 @@ def test_added_partition_that_has_lost_its_first_records_is_named_and_skipped(li
     live.send(sales, *({"id": n} for n in range(1, 11)), partitions=2)
     _remove(live, sales, {1: 2})
 
-    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[1\] from 0 to 1,"):
+    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[1\] from 0 to 1:"):
         live.run(flow)
     skip_lost_records(plan_flow(flow, "slice", live.settings), live.settings)
     live.run(flow)
@@ -75,12 +77,52 @@ def test_records_that_the_first_batch_has_not_read_are_named_and_skipped(live: L
             live.run(flow)
     _remove(live, sales, {0: 1})
 
-    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[0\] from 0 to 0,"):
+    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[0\] from 0 to 0:"):
         live.run(flow)
     skip_lost_records(plan_flow(flow, "slice", live.settings), live.settings)
     live.run(flow)
 
     assert sorted(value["id"] for value in live.values(out)) == [*range(5)]
+
+
+def test_topic_that_ends_before_what_was_read_is_named_and_read_on(live: Live) -> None:
+    """As if its only broker had lost the newest records with its machine."""
+    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
+    flow = Flow("f")
+    flow.read("sales", sales).write("out", out)
+    live.send(sales, *({"id": n} for n in range(5)))
+    live.run(flow)
+    (offsets,) = (live.settings.state_dir / "f" / "checkpoints" / "sales" / "offsets").glob("[0-9]*")
+    replace_file(offsets, offsets.read_text().replace('"0":5', '"0":8'))
+
+    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[0\] from 5 to 7 \(read before\)"):
+        live.run(flow)
+    skip_lost_records(plan_flow(flow, "slice", live.settings), live.settings)
+    live.send(sales, {"id": 5})
+    live.run(flow)
+
+    assert [value["id"] for value in live.values(out)] == [*range(6)]
+
+
+def test_topic_of_another_cluster_is_refused_before_offsets_are_changed(live: Live) -> None:
+    """With the right address again nothing is skipped."""
+    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
+    flow = Flow("f")
+    flow.read("sales", sales).write("out", out)
+    live.send(sales, {"id": 0})
+    live.run(flow)
+    live.send(sales, *({"id": n} for n in range(1, 5)))
+    _remove(live, sales, {0: 3})
+    plan_file = plan_file_of(live.settings.state_dir / "f" / "checkpoints" / "sales")
+    known = plan_file.read_text()
+    plan_file.write_text(known.replace(live.topic_id(sales), "AAAAAAAAAAAAAAAAAAAAAA"))
+
+    with pytest.raises(StateError, match="created again"):
+        skip_lost_records(plan_flow(flow, "slice", live.settings), live.settings)
+
+    plan_file.write_text(known)
+    with pytest.raises(LostRecordsError, match=rf"{sales.name}\[0\] from 1 to 2:"):
+        live.run(flow)
 
 
 def test_query_whose_latency_is_tracked_later_skips_the_markers_before(live: Live) -> None:

@@ -84,19 +84,32 @@ def batch_range(checkpoint: Path, batch: int, topic: str) -> tuple[dict[int, int
     return {partition: begin.get(partition, 0) for partition in end}, end
 
 
-def find_lost_offsets(checkpoint: Path, topic: str, first: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """By partition, the unread offsets that a topic has no more: the first one, and the first after them.
+def find_lost_offsets(
+    checkpoint: Path, topic: str, first: Mapping[int, int], last: Mapping[int, int]
+) -> dict[int, tuple[int, int]]:
+    """By partition, where a query would read next, and where it can: offsets between them are gone.
 
-    A partition that was added to a topic is read from offset 0.
+    A topic has removed its oldest records, or its broker has lost the newest ones. A partition that was added
+    to a topic is read from offset 0.
 
     Args:
         first: By partition, the offset of the oldest record.
+        last: By partition, the offset of the next record.
     """
     unread = unread_offsets(checkpoint).get(topic)
     if unread is None:
         return {}
-    pairs = {partition: (unread.get(partition, 0), oldest) for partition, oldest in sorted(first.items())}
-    return {partition: pair for partition, pair in pairs.items() if pair[0] < pair[1]}
+    planned = [_offsets(file).get(topic, {}) for file in _last_planned(checkpoint)[:1]]
+    found = {}
+    for partition, oldest in sorted(first.items()):
+        begin = unread.get(partition, 0)
+        end = max([begin, *(offsets.get(partition, 0) for offsets in planned)])
+        newest = last.get(partition, end)
+        if begin < oldest:
+            found[partition] = (begin, oldest)
+        elif newest < end:
+            found[partition] = (end, newest)
+    return found
 
 
 def state_partitions(checkpoint: Path, batch: int | None = None) -> int:

@@ -85,6 +85,7 @@ def run_flow(
     if not live:
         plan = replace(plan, live=None)
     if skip_lost:
+        require_checkpoints_fit(plan, settings)  # before they are changed
         skip_lost_records(plan, settings)
     with open_context(plan, settings, listener) as context:
         run_plan(plan, context, refresh=refresh, listener=listener)

@@ -1,7 +1,8 @@
-"""Check that stopped queries can continue in their topics, or skip the records that a topic has removed.
+"""Check that stopped queries can continue in their topics, or skip the records that a topic has lost.
 
-A topic removes records by age, by size or by hand. Spark refuses to continue there. A start is refused with
-the lost offsets, or continues after them and lists what it skipped.
+A topic removes records by age, by size or by hand, and a broker that fails may lose the newest ones. Spark
+refuses to continue there. A start is refused with the lost offsets, or continues after them and lists what it
+skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from pathlib import Path
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import LostRecordsError
-from flowcore.kafka.topics import TopicIdentity, begin_offsets_of_topics, identify_topics
+from flowcore.kafka.topics import (
+    TopicIdentity,
+    begin_offsets_of_topics,
+    end_offsets_of_topics,
+    identify_topics,
+)
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
@@ -37,11 +43,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LostRecords:
-    """Offsets of one partition that a query has not read, and that its topic has removed.
+    """Where a query would read a partition next, and where it can: the records between are gone.
 
     Attributes:
-        first: The first lost offset.
-        end: The offset of the oldest record that is left.
+        first: The offset that the query would read next.
+        end: The offset of the oldest record that is left, or, before ``first``, the end of the topic.
     """
 
     query: str
@@ -51,6 +57,8 @@ class LostRecords:
     end: int
 
     def __str__(self) -> str:
+        if self.end < self.first:
+            return f"{self.topic}[{self.partition}] from {self.end} to {self.first - 1} (read before)"
         return f"{self.topic}[{self.partition}] from {self.first} to {self.end - 1}"
 
 
@@ -67,6 +75,45 @@ def require_topics_fit(plan: Plan, settings: Settings) -> None:
         StateError: A topic was created again, or is in another cluster.
         LostRecordsError: Records are gone that a live query has not read.
     """
+    lost = _find_lost_records(plan, settings)
+    if lost:
+        msg = (
+            f"flow {plan.flow!r} cannot continue: records are gone, {', '.join(map(str, lost))}: those that "
+            "it has not read would be missing in its results, and new ones under the offsets of those that "
+            "it has read be skipped; bring them back, or continue without them: flowcore run FLOW --skip-lost"
+        )
+        raise LostRecordsError(msg)
+
+
+def skip_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
+    """Let stopped live queries continue where their topics have records, and return what they skip.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+        StateError: A topic was created again, or is in another cluster; nothing was skipped.
+        RunError: A query runs.
+    """
+    with Leases() as leases:
+        checkpoints = {
+            query.name: checkpoint_folder(query, plan.flow, settings) for query in plan.live_queries
+        }
+        for checkpoint in checkpoints.values():
+            if unread_offsets(checkpoint):
+                leases.take(checkpoint)
+        lost = _find_lost_records(plan, settings)
+        _record(lost, skipped_file(plan.flow, settings))
+        for query, topic in {(each.query, each.topic) for each in lost}:
+            ends = {each.partition: each for each in lost if (each.query, each.topic) == (query, topic)}
+            partitions = {*unread_offsets(checkpoints[query])[topic], *ends}
+            first = {partition: each.end for partition, each in ends.items() if each.end > each.first}
+            last = dict.fromkeys(partitions, MAX_TIMESTAMP_MS)
+            last |= {partition: each.end for partition, each in ends.items() if each.end < each.first}
+            move_offsets(checkpoints[query], topic, first, last)
+    return lost
+
+
+def _find_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
+    """Compare the offsets of all queries with their topics, which must be the same ones."""
     differences: dict[str, None] = {}
     affected, lost = {}, []
     for query in plan.live_queries:
@@ -81,55 +128,27 @@ def require_topics_fit(plan: Plan, settings: Settings) -> None:
         what="offsets count other records, so that some would be skipped or read twice; bring the topic or "
         "the address of its broker back",
     )  # fmt: skip
-    if lost:
-        msg = (
-            f"flow {plan.flow!r} has not read {', '.join(map(str, lost))}, and the topic has removed these "
-            "records: they would be missing in its results; bring them back, or continue without them: "
-            "flowcore run FLOW --skip-lost"
-        )
-        raise LostRecordsError(msg)
-
-
-def skip_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
-    """Let stopped live queries continue at the oldest records that are left, and return what they skip.
-
-    Raises:
-        BrokerError: A broker cannot be reached.
-        RunError: A query runs.
-    """
-    skipped = []
-    with Leases() as leases:
-        for query in plan.live_queries:
-            checkpoint = checkpoint_folder(query, plan.flow, settings)
-            if not unread_offsets(checkpoint):
-                continue
-            leases.take(checkpoint)
-            _, lost = _compare_topics(query, checkpoint, settings)
-            _record(lost, skipped_file(plan.flow, settings))
-            for topic in {each.topic for each in lost}:
-                first = {each.partition: each.end for each in lost if each.topic == topic}
-                partitions = {**unread_offsets(checkpoint)[topic], **first}
-                move_offsets(checkpoint, topic, first, dict.fromkeys(partitions, MAX_TIMESTAMP_MS))
-            skipped += lost
-    return skipped
+    return lost
 
 
 def _compare_topics(
     query: LiveQuery, checkpoint: Path, settings: Settings
 ) -> tuple[list[str], list[LostRecords]]:
-    """How topics differ from those of a checkpoint, and which unread records they have removed."""
+    """How topics differ from those of a checkpoint, and which records they have no more."""
     if not planned_batches(checkpoint) and not unread_offsets(checkpoint):
         return [], []
     before = read_plan_file(checkpoint)
     now: dict[str, TopicIdentity | None] = {}
     first: dict[str, dict[int, int]] = {}
+    last: dict[str, dict[int, int]] = {}
     for servers, names in names_by_broker(query.topics_read, settings).items():
         now |= identify_topics(servers, names)
         first |= begin_offsets_of_topics(servers, names)
+        last |= end_offsets_of_topics(servers, names)
     lost = [
         LostRecords(query.name, topic, partition, *offsets)
         for topic, begin in first.items()
-        for partition, offsets in find_lost_offsets(checkpoint, topic, begin).items()
+        for partition, offsets in find_lost_offsets(checkpoint, topic, begin, last.get(topic, {})).items()
     ]
     return [*find_topic_differences(before.topics, now)] if before else [], lost
 

@@ -39,15 +39,15 @@ def test_unread_offsets_that_a_topic_has_removed_are_lost(tmp_path: Path) -> Non
     """Offsets of the last committed batch count; a partition with all its records is not named."""
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
-    assert find_lost_offsets(tmp_path, "bids", {0: 5}) == {}
+    assert _lost(tmp_path, "bids", {0: 5}) == {}
     for number, offsets in enumerate(({"0": 2, "1": 6}, {"0": 4, "1": 9})):
         (tmp_path / "offsets" / str(number)).write_text(HEAD + json.dumps({"bids": offsets}))
     (tmp_path / "commits" / "0").touch()
 
-    assert find_lost_offsets(tmp_path, "bids", {0: 5, 1: 6}) == {0: (2, 5)}
-    assert find_lost_offsets(tmp_path, "bids", {0: 2, 1: 6, 2: 8, 3: 0}) == {2: (0, 8)}
-    assert find_lost_offsets(tmp_path, "bids", {0: 2, 1: 7}) == {1: (6, 7)}
-    assert find_lost_offsets(tmp_path, "asks", {0: 2, 1: 7}) == {}
+    assert _lost(tmp_path, "bids", {0: 5, 1: 6}) == {0: (2, 5)}
+    assert _lost(tmp_path, "bids", {0: 2, 1: 6, 2: 8, 3: 0}) == {2: (0, 8)}
+    assert _lost(tmp_path, "bids", {0: 2, 1: 7}) == {1: (6, 7)}
+    assert _lost(tmp_path, "asks", {0: 2, 1: 7}) == {}
 
 
 def test_offsets_where_the_first_batch_begins_are_lost_and_moved(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_offsets_where_the_first_batch_begins_are_lost_and_moved(tmp_path: Path)
     for log, topic in zip(logs, ("bids", "asks"), strict=True):
         log.mkdir(parents=True)
         (log / "0").write_text("\0v1\n" + json.dumps({topic: {"0": 4}}))
-    assert find_lost_offsets(tmp_path, "bids", {0: 4, 1: 0}) == {}
-    assert find_lost_offsets(tmp_path, "bids", {0: 7, 1: 2}) == {0: (4, 7), 1: (0, 2)}
+    assert _lost(tmp_path, "bids", {0: 4, 1: 0}) == {}
+    assert _lost(tmp_path, "bids", {0: 7, 1: 2}) == {0: (4, 7), 1: (0, 2)}
 
     assert move_offsets(tmp_path, "bids", {0: 7, 1: 2}, {0: 9, 1: 9})
 
-    assert find_lost_offsets(tmp_path, "bids", {0: 7, 1: 2}) == {}
+    assert _lost(tmp_path, "bids", {0: 7, 1: 2}) == {}
     assert [(log / "0").read_text() for log in logs] == [
         '\0v1\n{"bids":{"0":7,"1":2}}', '\0v1\n{"asks": {"0": 4}}'
     ]  # fmt: skip
@@ -83,6 +83,22 @@ def test_partitions_that_the_log_does_not_have_are_added(tmp_path: Path) -> None
     assert not move_offsets(tmp_path, "asks", {0: 7}, {0: 8})
 
 
+def test_offsets_after_the_end_of_a_topic_are_lost(tmp_path: Path) -> None:
+    """A broker that fails may lose what was read, also what a planned batch reads again."""
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    for number, offsets in enumerate(({"0": 2, "1": 6}, {"0": 4, "1": 9})):
+        (tmp_path / "offsets" / str(number)).write_text(HEAD + json.dumps({"bids": offsets}))
+    (tmp_path / "commits" / "0").touch()
+    begin = {0: 0, 1: 0}
+    assert find_lost_offsets(tmp_path, "bids", begin, {0: 4, 1: 9}) == {}
+
+    assert find_lost_offsets(tmp_path, "bids", begin, {0: 3, 1: 5}) == {0: (4, 3), 1: (9, 5)}
+    assert move_offsets(tmp_path, "bids", {}, {0: 3, 1: 5})
+    assert find_lost_offsets(tmp_path, "bids", begin, {0: 3, 1: 5}) == {}
+    assert offset_log.batch_range(tmp_path, 1, "bids") == ({0: 2, 1: 5}, {0: 3, 1: 5})
+
+
 def test_interrupted_move_is_completed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planned batch has its end first; the records still count as lost until it has its begin, too."""
     for folder in ("offsets", "commits"):
@@ -101,12 +117,12 @@ def test_interrupted_move_is_completed_by_the_next(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(offset_log, "replace_file", replace_one)
     with pytest.raises(KeyboardInterrupt):
         move_offsets(tmp_path, "bids", {0: 9}, {0: 20})
-    assert find_lost_offsets(tmp_path, "bids", {0: 9}) == {0: (2, 9)}
+    assert _lost(tmp_path, "bids", {0: 9}) == {0: (2, 9)}
 
     assert move_offsets(tmp_path, "bids", {0: 9}, {0: 20})
 
     assert files == ["1", "0", "0"]
-    assert find_lost_offsets(tmp_path, "bids", {0: 9}) == {}
+    assert _lost(tmp_path, "bids", {0: 9}) == {}
     assert offset_log.batch_range(tmp_path, 1, "bids") == ({0: 9}, {0: 9})
 
 
@@ -119,3 +135,8 @@ def test_batch_without_commit_is_unfinished(tmp_path: Path) -> None:
     assert not has_unfinished_batch(tmp_path)
     (tmp_path / "offsets" / "1").touch()
     assert has_unfinished_batch(tmp_path)
+
+
+def _lost(checkpoint: Path, topic: str, first: dict[int, int]) -> dict[int, tuple[int, int]]:
+    """What a topic with its newest records has removed."""
+    return find_lost_offsets(checkpoint, topic, first, {})
