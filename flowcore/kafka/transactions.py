@@ -20,11 +20,14 @@ from flowcore.failpoints import failpoint
 from flowcore.kafka.refusals import GUIDE
 
 __all__ = [
-    "EXPIRED", "LEDGER_CONFIGS", "Message", "MessageBatch", "SlotResult", "TransactionalWriter",
+    "EXPIRED", "FENCED", "LEDGER_CONFIGS", "Message", "MessageBatch", "SlotResult", "TransactionalWriter",
 ]  # fmt: skip
 
 EXPIRED = "its transaction took too long, and Kafka has aborted it"
 """Part of the error of a commit that came too late, as after a pause of the machine."""
+
+FENCED = "another producer has begun in its place"
+"""Part of the error of a transaction that another producer has ended."""
 
 LEDGER_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 """A ledger keeps the last entry of each slot for ever. Kafka compacts full segments, by default of 1 GiB."""
@@ -43,6 +46,17 @@ _AWAY = {
     KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
+
+_FENCED = {
+    KafkaError._FENCED,  # noqa: SLF001
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
 }
 
 _REFUSED = {
@@ -194,12 +208,18 @@ class TransactionalWriter:
         try:
             producer.commit_transaction()
         except KafkaException as error:
-            # The end of this transaction is unknown. After the next producer's start it has one.
-            self._start(batch.slot)
-            if self._last_entry(batch.slot) != entry.encode():
+            if _is_fenced(error.args[0]) or not self._was_committed(batch.slot, entry.encode()):
                 what = f"did not commit batch {batch.batch}{_lateness(began_s)}"
                 raise self._failure(batch.slot, what, error) from error
         failpoint(f"transaction-committed-{batch.slot}")
+
+    def _was_committed(self, slot: int, entry: bytes) -> bool:
+        """Whether a transaction was committed whose end is unknown: after another start it has one.
+
+        Not to be asked if another process has begun: the start would end its transaction.
+        """
+        self._start(slot)
+        return self._last_entry(slot) == entry
 
     def _count_slots(self) -> int:
         """The number of partitions of the ledger; it may have been written with more slots than there are."""
@@ -245,6 +265,7 @@ class TransactionalWriter:
         reason = error.args[0]
         text = reason.str() if isinstance(reason, KafkaError) else str(error)
         kind = UnreachableBrokerError if _is_outage(reason) else BrokerError
+        text += f"; {FENCED}" if _is_fenced(reason) else ""
         if isinstance(reason, KafkaError) and reason.code() in _REFUSED:
             kind, text = BrokerAccessError, f"{text}; see the access control list in {GUIDE}"
         return kind(
@@ -256,6 +277,10 @@ class TransactionalWriter:
 
 def _lateness(began_s: float) -> str:
     return f": {EXPIRED}," if time.time() - began_s > _TIMEOUT_S else ""
+
+
+def _is_fenced(reason: object) -> bool:
+    return isinstance(reason, KafkaError) and reason.code() in _FENCED
 
 
 def _is_outage(reason: object) -> bool:

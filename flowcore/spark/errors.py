@@ -24,7 +24,7 @@ from flowcore.errors import (
     UnreachableBrokerError,
 )
 from flowcore.kafka.refusals import GUIDE
-from flowcore.kafka.transactions import EXPIRED
+from flowcore.kafka.transactions import EXPIRED, FENCED
 
 __all__ = [
     "collect_texts", "find_mishap", "find_new_schema", "find_outage", "ignore_lost_jvm",
@@ -34,7 +34,11 @@ __all__ = [
 _SLOW_PYTHON = "Python worker failed to connect back"
 """Spark's error if a Python process takes more than ten seconds to start; the time cannot be set."""
 
-_MISHAPS = {_SLOW_PYTHON: "a Python process was slow to start", EXPIRED: "a transaction took too long"}
+_MISHAPS = {
+    _SLOW_PYTHON: "a Python process was slow to start",
+    EXPIRED: "a transaction took too long",
+    FENCED: "a process that had been stopped went on, and ended a transaction",
+}
 
 # Errors that quote records, whose text another program chose: of flowcore's own raise_error(...) all that
 # follows, and of a Python worker that names what a user's function raised, all of the traceback.

@@ -101,6 +101,25 @@ def test_newer_producer_of_a_slot_fences_an_older_one(writer: TransactionalWrite
     assert [record.value for record in live.records(writer.query)] == [b"new"]
 
 
+def test_older_producer_leaves_the_newer_one_alone(writer: TransactionalWriter, live: Any) -> None:
+    """A process that was stopped goes on in its transaction while its successor is in one."""
+    newer: list[Producer] = []
+
+    def stopped() -> Iterator[MessageBatch]:
+        yield from _batch(writer, b"old")
+        newer.append(writer._start(0))
+        newer[0].begin_transaction()
+        newer[0].produce(writer.query, b"new")
+        newer[0].flush(10)
+
+    with pytest.raises(BrokerError, match=transactions.FENCED) as raised:
+        writer.write(0, 0, stopped())
+    newer[0].commit_transaction(10)
+
+    assert find_mishap(raised.value) is not None
+    assert [record.value for record in live.records(writer.query)] == [b"new"]
+
+
 def test_transaction_that_kafka_has_aborted_says_so(
     writer: TransactionalWriter, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from flowcore.errors import (
     RunError,
     UnreachableBrokerError,
 )
-from flowcore.kafka.transactions import EXPIRED
+from flowcore.kafka.transactions import EXPIRED, FENCED
 from flowcore.spark.errors import find_mishap, find_new_schema, find_outage, translate_run_errors
 
 STATE = "file:/data/f/checkpoints/bids/state/0/1/7.changelog"
@@ -202,3 +202,5 @@ def test_outage_of_a_worker_of_flowcore_is_found_in_its_traceback() -> None:
     assert isinstance(find_outage("query", full, "log"), DiskFullError)
     assert isinstance(find_outage("query", away, "log"), UnreachableBrokerError)
     assert find_mishap(slow) is not None
+    fenced = StreamingQueryException(f"{trace}flowcore.errors.BrokerError: slot 0 did not commit; {FENCED}")
+    assert find_mishap(fenced) is not None
