@@ -27,6 +27,8 @@ from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of
+from flowcore.spark.context import spark_log
+from flowcore.spark.errors import translate_run_errors
 from flowcore.spark.run.live_stage import LiveRun
 
 __all__ = ["Heartbeat", "LiveConfig", "build_live_asset", "require_state", "watch"]
@@ -87,8 +89,10 @@ def build_live_asset(
         # The heartbeats are the reports; those of a listener would be of no run.
         settings = replace(flowcore.settings(), dagster_url=None)
         run_plan = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
-        require_state(context, run_plan, settings)
-        with deferred_interrupts() as interrupted:
+        # A disk that fails at a start is an outage, too.
+        translated = translate_run_errors(f"flow {flow.name!r}", spark_log(settings))
+        with translated, deferred_interrupts() as interrupted:
+            require_state(context, run_plan, settings)
             spark_context = spark.context(run_plan, settings)
             with LiveRun(run_plan, spark_context) as run:
                 heartbeat = Heartbeat(context, run, objectives, config.beat_seconds)

@@ -15,7 +15,7 @@ from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.kafka.topic_schemas import TopicSchemas
 from flowcore.settings import Settings
 
-__all__ = ["Clock", "Context", "broker_of", "names_by_broker", "path_of"]
+__all__ = ["Clock", "Context", "broker_of", "names_by_broker", "path_of", "spark_log"]
 
 
 class Clock:
@@ -40,6 +40,11 @@ class Clock:
         return PeriodicThread(name, work, interval_s)
 
 
+def spark_log(settings: Settings) -> str:
+    """The file of Spark's own log."""
+    return str(settings.state_dir.absolute() / "spark.log")
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One run of one flow."""
@@ -53,7 +58,7 @@ class Context:
     @property
     def log(self) -> str:
         """The file of Spark's own log."""
-        return str(self.settings.state_dir.absolute() / "spark.log")
+        return spark_log(self.settings)
 
     def path(self, given: str) -> str:
         """The path of a source or sink below data.dir; an address such as ``s3a://`` stays as it is."""

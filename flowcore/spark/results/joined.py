@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self, get_args
 
@@ -23,6 +24,7 @@ from flowcore.planner.model import BoundedStage, LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.joins import is_shuffled
 from flowcore.spark.context import Context
+from flowcore.spark.errors import translate_run_errors
 from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.results.manifest import Manifest
@@ -73,8 +75,10 @@ class JoinedResults:
     def __exit__(self, *_: object) -> None:
         for query in self._plan.live_queries:
             for stage in self._joined_by(query):
-                self._store.folder(stage.name).unpin(_next(query))
-        self.release(())
+                with suppress(OSError):  # a later start or commit removes what is left
+                    self._store.folder(stage.name).unpin(_next(query))
+        with suppress(OSError):
+            self.release(())
 
     def pin_newest(self, query: LiveQuery, wanted: Mapping[str, str] | None = None) -> Joined:
         """Load the newest results for a query, or the wanted versions, and pin them as its next ones.
@@ -98,7 +102,7 @@ class JoinedResults:
                 manifest = self._store.require(stage.name, version)
                 folder.pin(_next(query), manifest.version)
                 self._frames[stage.name, manifest.version] = {
-                    result.operator: self._load(result.operator, stage, manifest) for result in stage.results
+                    result.operator: self._read(result.operator, stage, manifest) for result in stage.results
                 }
             versions[stage.name] = manifest.version
             frames |= self._frames[stage.name, manifest.version]
@@ -157,11 +161,23 @@ class JoinedResults:
             return None
         return self._seen[stage][1]
 
+    def _read(self, operator: Operator, stage: BoundedStage, manifest: Manifest) -> DataFrame:
+        what = f"reading result {operator.name!r} of stage {stage.name!r}, version {manifest.version},"
+        try:
+            with translate_run_errors(what, self._context.log):
+                return self._load(operator, stage, manifest)
+        except (pa.ArrowException, PermissionError) as error:
+            msg = (
+                f"{what} failed: {error}: it cannot be joined; look at its files in the state folder, or run "
+                "the stage again with --refresh"
+            )
+            raise ResultError(msg) from error
+
     def _load(self, operator: Operator, stage: BoundedStage, manifest: Manifest) -> DataFrame:
         root = self._store.folder(stage.name).root
         table = manifest.tables[operator.name]
-        known = {name.lower() for name, _ in table.schema}
-        if missing := [name for name in operator.columns if name.lower() not in known]:
+        spelled = {name.lower(): name for name, _ in table.schema}
+        if missing := [name for name in operator.columns if name.lower() not in spelled]:
             msg = (
                 f"result {operator.name!r} of flow {self._plan.flow!r}, version {manifest.version}, has no "
                 f"column {missing[0]!r}: another version of the flow wrote it, and it cannot be joined; run "
@@ -174,9 +190,8 @@ class JoinedResults:
         if "struct<" not in schema:  # the names of fields have no backquotes in it, which they may need
             reader = reader.schema(schema)
         frame = reader.parquet(*files)
-        repeating = [
-            keys for keys in _join_keys(operator, self._plan, ("inner", "left")) if _repeats(files, keys)
-        ]
+        joined = _join_keys(operator, self._plan, ("inner", "left"))
+        repeating = [keys for keys in joined if _repeats(files, [spelled[name.lower()] for name in keys])]
         if repeating:
             # With one repeating key the first row is number 0; with several only a global number is unique.
             sortable = [name for name, kind in frame.dtypes if "map<" not in kind and "variant" not in kind]

@@ -16,7 +16,8 @@ from flowcore.planner.plan import Plan
 from flowcore.planner.rules.functions import require_known_functions
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
-from flowcore.spark.context import Context
+from flowcore.spark.context import Context, spark_log
+from flowcore.spark.errors import translate_run_errors
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.spark.run.live_topics import prepare_topics, require_schemas
@@ -79,16 +80,18 @@ def run_flow(
     Raises:
         FlowcoreError: The flow, the settings or the run failed.
     """
-    prepare_state_folder(settings.state_dir)
-    require_known_functions(flow, settings)
-    plan = plan_flow(flow, mode, settings)
-    if not live:
-        plan = replace(plan, live=None)
-    if skip_lost:
-        require_checkpoints_fit(plan, settings)  # before they are changed
-        skip_lost_records(plan, settings)
-    with open_context(plan, settings, listener) as context:
-        run_plan(plan, context, refresh=refresh, listener=listener)
+    # A disk that fails at a start is an outage, too.
+    with translate_run_errors(f"flow {flow.name!r}", spark_log(settings)):
+        prepare_state_folder(settings.state_dir)
+        require_known_functions(flow, settings)
+        plan = plan_flow(flow, mode, settings)
+        if not live:
+            plan = replace(plan, live=None)
+        if skip_lost:
+            require_checkpoints_fit(plan, settings)  # before they are changed
+            skip_lost_records(plan, settings)
+        with open_context(plan, settings, listener) as context:
+            run_plan(plan, context, refresh=refresh, listener=listener)
 
 
 @contextmanager

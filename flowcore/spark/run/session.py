@@ -24,6 +24,7 @@ from flowcore.installation.archive import compiler_options, driver_class_path, d
 from flowcore.installation.jars import jars, jars_folder
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
+from flowcore.spark.context import spark_log
 from flowcore.spark.run.jvm import redaction, require_encryption, start_jvm
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.scratch import make_scratch, remove_scratch
@@ -131,7 +132,7 @@ def _driver(
     """Options of the JVM that is about to be started."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap_gib = max(1, min(4, memory // _GIB // 4))
-    log = settings.state_dir.absolute() / "spark.log"
+    log = spark_log(settings)
     options = [
         *driver_options(short_lived=settings.short_lived, record_to=record_to),
         f'"-Dflowcore.log={log}"',
