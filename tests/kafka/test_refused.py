@@ -10,7 +10,6 @@ import pytest
 from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 from flowcore.errors import RunError
 from flowcore.kafka.topics import TopicLimits, ensure_topics, topic_limits
-from flowcore.spark.topics import outgoing
 
 pytestmark = pytest.mark.kafka
 
@@ -100,17 +99,16 @@ def test_headers_count_for_the_size_of_a_message(live: Live) -> None:
     assert [record.json["id"] for record in live.records(bids.dead_letter)] == [LIMIT - 1_000]
 
 
-def test_dead_letter_that_no_topic_takes_is_cut(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both what could not be read and what could not be written is as long as a client can send."""
-    monkeypatch.setattr(outgoing, "_LARGEST_DEAD_LETTER", 6_000)
-    monkeypatch.setattr(outgoing, "_CUT_BYTES", 10)
+def test_dead_letter_that_its_topic_does_not_take_is_cut(live: Live) -> None:
+    """Its topic was there before the flow. Cut are what could not be read and what could not be written."""
     bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
+    ensure_topics(live.servers, {bids.dead_letter: 1}, {"max.message.bytes": "8000"})
     live.send(bids, b"short", b"long" * 2_000, {"id": 2, "name": "too long"})
 
     live.run(_lengthened(bids, out))
 
     values = {record.value for record in live.records(bids.dead_letter)}
-    assert values == {b"short", b"longlonglo", b'{"id":2,"n'}
+    assert values == {b"short", b"long" * 1_000, (b'{"id":2,"name":"' + b"too long" * 500)[:4_000]}
 
 
 @pytest.mark.parametrize("mode", ["slice", "table"])

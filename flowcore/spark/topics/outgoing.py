@@ -6,7 +6,7 @@ to the companion topic of every sink. Messages that their topic would refuse go 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -55,9 +55,8 @@ _HEADER_BYTES = (
 """The headers of a message, with the lengths of their parts."""
 _MOST_HEADER_BYTES = 16 << 10
 """More than the headers of a record have: its id with keys of windows and names, a version, a tag."""
-_LARGEST_DEAD_LETTER = LARGEST_BYTES - (1 << 20)
-"""Bytes of key and value; a longer value is cut, so that it can be written at all."""
-_CUT_BYTES = LARGEST_BYTES // 2
+_MOST_DEAD_LETTER_HEADER_BYTES = 1 << 20
+"""More than the headers of a dead letter have, unless its topic takes less than four times as much."""
 _ID = "CAST(filter(headers, h -> h.key = 'flowcore-id')[0].value AS STRING)"
 _ORIGIN = {"topic": "_of_topic", "partition": "_of_partition", "offset": "_of_offset"}
 """Where the source record of a message was, by column; null if no single record made the message."""
@@ -82,6 +81,13 @@ class Outgoing:
     joined_version: str = ""
     assigners: Sequence[str] = ()
 
+    @property
+    def _dead_letter_bytes(self) -> int:
+        """The largest message that the topics of dead letters take, which may have been there before."""
+        names = {topic.dead_letter for topic in (*self.sources, *(topic for _, topic in self.dead_letters))}
+        known = self.side_channels.limits
+        return min([LARGEST_BYTES, *(known[name].max_message_bytes for name in names if name in known)])
+
     def messages(
         self, branched: BranchedFrame, ends: Sequence[tuple[Branch, Write, KafkaTopic]]
     ) -> DataFrame:
@@ -96,7 +102,7 @@ class Outgoing:
                 found = bad_record_headers(
                     node, BAD_REASON, KAFKA_MS, failed, record_id, assigners=self.assigners
                 )
-                message = _message(literal(topic.dead_letter), _cut(VALUE), found)
+                message = _message(literal(topic.dead_letter), _cut(VALUE, self._dead_letter_bytes), found)
                 cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
         if branched.has_markers:
             companions = sorted({topic.events for _, topic in self.sinks})
@@ -123,7 +129,7 @@ class Outgoing:
             for column, name in _ORIGIN.items()
         ]
         written = [(sink, topic) for _, sink, topic in ends]
-        return _divert_oversized(frame.selectExpr(*texts), written, self.sources, self.side_channels.limits)
+        return self._divert_oversized(frame.selectExpr(*texts), written)
 
     def _record(self, branched: BranchedFrame, branch: Branch, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: branch.column(name) for name in sink.columns}
@@ -141,6 +147,47 @@ class Outgoing:
             found |= element
         key = kafka_key(sink.key, columns)
         return _message(literal(topic.name), value, headers(found), key=key) | {_MISFIT: misfit or NULL_TEXT}
+
+    def _divert_oversized(self, messages: DataFrame, sinks: Sequence[tuple[Write, KafkaTopic]]) -> DataFrame:
+        """Divert the messages that the sinks' topics would refuse: to dead letters, or into an error.
+
+        A row may have values that the format of its topic cannot hold: it is written as JSON. A good record
+        may grow until it is larger than its topic accepts, or lose the key that a compacted topic needs. If
+        its broker refused it, the query would fail, and fail again after each restart.
+
+        A message without a single source record, such as the output of an aggregate, goes to the dead letters
+        of the first source.
+        """
+        refusals = " ".join(_refusals(topic, self.side_channels.limits[topic.name]) for _, topic in sinks)
+        reason = f"CASE WHEN {_MISFIT} IS NOT NULL THEN {_MISFIT} {refusals} END"
+        if any(source.on_error == "fail" for source in self.sources):
+            text = literal("a record for topic %s %s and on_error='fail'; it was made of %s")
+            message = f"format_string({text}, topic, {reason}, coalesce({_ID}, 'several'))"
+            diverted = {"topic": f"CAST(raise_error({message}) AS STRING)"}
+        else:
+            names = (f"WHEN {literal(topic.name)} THEN {literal(sink.name)}" for sink, topic in sinks)
+            found = {
+                **{f"flowcore-{column}": f"CAST({name} AS STRING)" for column, name in _ORIGIN.items()},
+                "flowcore-operator": f"CASE topic {' '.join(names)} END",
+                "flowcore-stage": "'sink'",
+                "flowcore-reason": reason,
+                "flowcore-id": _ID,
+            }
+            topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(self.sources[0].name)}), '.dead-letter')"
+            largest = self._dead_letter_bytes
+            key = f"CASE WHEN octet_length(key) <= {largest // 4} THEN key END"
+            value = _cut("value", largest, key)
+            diverted = {"topic": topic, "key": key, "value": value, "headers": headers(found)}
+        # Not as a filter: Spark would push it below the columns, and compute each value twice.
+        return messages.selectExpr(
+            *(
+                f"CASE WHEN {reason} IS NULL THEN {column} ELSE {diverted[column]} END AS {column}"
+                if column in diverted
+                else column
+                for column in messages.columns
+                if column not in (*_ORIGIN.values(), _MISFIT)
+            )
+        )
 
     def _marker(self, target: str) -> _Message:
         counts = {topic.events: self.side_channels.partitions[topic.name] for _, topic in self.sinks}
@@ -165,56 +212,11 @@ def _case(cases: list[tuple[str, _Message]], column: str) -> str:
     return f"CASE {tests} ELSE {last[column]} END" if first else last[column]
 
 
-def _divert_oversized(
-    messages: DataFrame,
-    sinks: Sequence[tuple[Write, KafkaTopic]],
-    sources: Sequence[KafkaTopic],
-    limits: Mapping[str, TopicLimits],
-) -> DataFrame:
-    """Divert the messages that the sinks' topics would refuse: to dead letters, or into an error.
-
-    A row may have values that the format of its topic cannot hold: it is written as JSON. A good record may
-    grow until it is larger than its topic accepts, or lose the key that a compacted topic needs. If its
-    broker refused it, the query would fail, and fail again after each restart.
-
-    A message without a single source record, such as the output of an aggregate, goes to the dead letters of
-    the first source.
-    """
-    refusals = " ".join(_refusals(topic, limits[topic.name]) for _, topic in sinks)
-    reason = f"CASE WHEN {_MISFIT} IS NOT NULL THEN {_MISFIT} {refusals} END"
-    if any(source.on_error == "fail" for source in sources):
-        text = literal("a record for topic %s %s and on_error='fail'; it was made of %s")
-        message = f"format_string({text}, topic, {reason}, coalesce({_ID}, 'several'))"
-        diverted = {"topic": f"CAST(raise_error({message}) AS STRING)"}
-    else:
-        operators = " ".join(f"WHEN {literal(topic.name)} THEN {literal(sink.name)}" for sink, topic in sinks)
-        found = {
-            **{f"flowcore-{column}": f"CAST({name} AS STRING)" for column, name in _ORIGIN.items()},
-            "flowcore-operator": f"CASE topic {operators} END",
-            "flowcore-stage": "'sink'",
-            "flowcore-reason": reason,
-            "flowcore-id": _ID,
-        }
-        topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(sources[0].name)}), '.dead-letter')"
-        key = f"CASE WHEN octet_length(key) <= {_CUT_BYTES // 2} THEN key END"
-        value = _cut("value", key)
-        diverted = {"topic": topic, "key": key, "value": value, "headers": headers(found)}
-    # Not as a filter: Spark would push it below the columns, and compute each value twice.
-    return messages.selectExpr(
-        *(
-            f"CASE WHEN {reason} IS NULL THEN {column} ELSE {diverted[column]} END AS {column}"
-            if column in diverted
-            else column
-            for column in messages.columns
-            if column not in (*_ORIGIN.values(), _MISFIT)
-        )
-    )
-
-
-def _cut(value: str, key: str = NULL_TEXT) -> str:
-    """The value of a dead letter, or the beginning of one that no topic takes."""
-    is_large = f"octet_length({value}) + coalesce(octet_length({key}), 0) > {_LARGEST_DEAD_LETTER}"
-    return f"CASE WHEN {is_large} THEN substring({value}, 1, {_CUT_BYTES}) ELSE {value} END"
+def _cut(value: str, largest: int, key: str = NULL_TEXT) -> str:
+    """The value of a dead letter, or the beginning of one that its topic does not take."""
+    most = largest - min(_MOST_DEAD_LETTER_HEADER_BYTES, largest // 4)
+    is_large = f"octet_length({value}) + coalesce(octet_length({key}), 0) > {most}"
+    return f"CASE WHEN {is_large} THEN substring({value}, 1, {largest // 2}) ELSE {value} END"
 
 
 def _refusals(topic: KafkaTopic, limits: TopicLimits) -> str:

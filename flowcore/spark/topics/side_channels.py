@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowcore.api.operators import Read, Write
 from flowcore.durations import MILLISECOND
+from flowcore.errors import BrokerAccessError
 from flowcore.kafka.topics import TopicIdentity, TopicLimits, identify_topics, topic_limits
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.planner.model import LiveQuery
@@ -111,6 +113,11 @@ class SideChannels:
                 topics |= {name: found[name] or TopicIdentity("", "", 1) for name in names}
         for servers, names in names_by_broker(query.topics_written, settings).items():
             limits |= topic_limits(servers, names)
+        dead_letters = [each.dead_letter for each in query.topics_read if each.on_error == "dead-letter"]
+        if dead_letters:
+            with suppress(BrokerAccessError):  # who may write them need not be able to ask for their limits
+                servers, *_ = names_by_broker(query.topics_written or query.topics_read, settings)
+                limits |= topic_limits(servers, dead_letters)
         planned = cls.planned(
             query,
             topics,
