@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flowcore.errors import RunError
-from flowcore.spark.checkpoint.lease import STALE_S
+from flowcore.spark.checkpoint.lease import STALE_S, running_s
 from flowcore.spark.run.fence import Fence
 from tests.waiting import wait_until
 
@@ -22,12 +22,12 @@ def test_queries_are_stopped_when_the_deadline_has_passed(spark: SparkSession) -
         first, second = rates.start(), rates.start()
         fence.watch("q", first)
         fence.watch("q", second)
-        fence.extend(time.monotonic())
+        fence.extend(running_s())
         time.sleep(0.5)
         fence.check()
         assert second.isActive
 
-        fence.extend(time.monotonic() - STALE_S)
+        fence.extend(running_s() - STALE_S)
 
         wait_until(lambda: not second.isActive)
         with pytest.raises(RunError, match=r"were not renewed for 25 s.*nothing is lost"):
@@ -35,14 +35,14 @@ def test_queries_are_stopped_when_the_deadline_has_passed(spark: SparkSession) -
         assert first.isActive
         first.stop()
     with Fence(spark) as another:
-        another.extend(time.monotonic())
+        another.extend(running_s())
         another.check()
 
 
 def test_query_that_starts_after_the_deadline_is_stopped(spark: SparkSession) -> None:
     """Its start may have begun before the deadline."""
     with Fence(spark) as fence:
-        fence.extend(time.monotonic() - STALE_S)
+        fence.extend(running_s() - STALE_S)
         wait_until(lambda: _is_expired(fence))
         late = spark.readStream.format("rate").load().writeStream.format("noop").start()
 

@@ -22,16 +22,23 @@ from flowcore.background import PeriodicThread
 from flowcore.errors import MissingStateError, RunError
 from flowcore.stored_json import read_json
 
-__all__ = ["STALE_S", "Holder", "Leases", "may_take"]
+__all__ = ["STALE_S", "Holder", "Leases", "may_take", "running_s"]
 
 _HEARTBEAT_S = 5.0
 _MOST_BYTES = 1 << 16
 _MOST_PID = 2**31 - 1
 STALE_S = 6 * _HEARTBEAT_S
 """A lease that was not renewed for longer is free."""
+_CONFIRM_S = 2 * _HEARTBEAT_S
+"""A lease that is free by its time is watched this long: a clock may have been put forward."""
 _WATCH_S = 0.2
 
 _log = logging.getLogger(__name__)
+
+
+def running_s() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class Leases:
 
     Args:
         heartbeat_s: Seconds between two renewals.
-        on_renewed: Called after all leases were renewed, with a time before that by the monotonic clock.
+        on_renewed: Called after all leases were renewed, with a time of `running_s` before that.
     """
 
     def __init__(
@@ -163,7 +170,7 @@ class Leases:
 
     def renew(self) -> None:
         """Renew all leases and check that this process still holds them."""
-        began_s, renewed = time.monotonic(), True
+        began_s, renewed = running_s(), True
         for path in tuple(self._held):
             try:
                 os.utime(path)
@@ -182,14 +189,16 @@ class Leases:
     def _free(self, lease: Path) -> bool:
         holder = _read(lease)
         lives = holder is not None and _lives(holder)
+        if may_take(holder, 0.0, self._mine, lives=lives):
+            return True
         age_s = _age_s(lease)
-        if age_s < -_HEARTBEAT_S and not may_take(holder, age_s, self._mine, lives=lives):
+        if age_s < -_HEARTBEAT_S:
             _log.warning(
                 "the lease %s has a time in the future: a clock was put back; its holder is watched for %g s",
                 lease, STALE_S,
             )  # fmt: skip
-            age_s = _watch_s(lease)
-        return may_take(holder, age_s, self._mine, lives=lives)
+            return _is_silent(lease, STALE_S)
+        return may_take(holder, age_s, self._mine, lives=lives) and _is_silent(lease, _CONFIRM_S)
 
 
 def _leases(folder: Path, query: str) -> list[Path]:
@@ -260,15 +269,15 @@ def _age_s(lease: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def _watch_s(lease: Path) -> float:
-    """Seconds for which this process has seen a lease that is not renewed, until it is stale."""
-    began_s = time.monotonic()
+def _is_silent(lease: Path, watch_s: float) -> bool:
+    """Whether a lease is not renewed while this process watches it."""
+    until_s = time.monotonic() + watch_s
     renewed = _renewed_ns(lease)
-    while (watched_s := time.monotonic() - began_s) <= STALE_S:
+    while time.monotonic() < until_s:
+        time.sleep(min(_WATCH_S, watch_s))
         if _renewed_ns(lease) != renewed:
-            return 0.0
-        time.sleep(_WATCH_S)
-    return watched_s
+            return False
+    return True
 
 
 def _renewed_ns(lease: Path) -> int | None:

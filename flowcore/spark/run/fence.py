@@ -8,7 +8,6 @@ deadline, which each renewal extends, and stops the queries when it has passed.
 from __future__ import annotations
 
 import math
-import time
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -16,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.errors import ExpiredLeaseError
-from flowcore.spark.checkpoint.lease import STALE_S
+from flowcore.spark.checkpoint.lease import STALE_S, running_s
 from flowcore.spark.errors import ignore_lost_jvm
 
 __all__ = ["Fence"]
@@ -27,7 +26,7 @@ _SOURCE = """
 public class Fence extends Thread {
   private final java.util.concurrent.ConcurrentHashMap queries =
       new java.util.concurrent.ConcurrentHashMap();
-  private volatile long deadline = System.nanoTime() + Long.MAX_VALUE / 2;
+  private volatile long deadline = now() + Long.MAX_VALUE / 2;
   private volatile boolean closed = false;
   private volatile boolean expired = false;
 
@@ -40,9 +39,19 @@ public class Fence extends Thread {
   public boolean isExpired() { return expired; }
   public void close() { closed = true; }
 
+  public static long now() {  // System.nanoTime stands still while the machine is suspended
+    try {
+      java.io.BufferedReader uptime = new java.io.BufferedReader(new java.io.FileReader("/proc/uptime"));
+      try {
+        String line = uptime.readLine();
+        return (long) (Double.parseDouble(line.substring(0, line.indexOf(' '))) * 1e9);
+      } finally { uptime.close(); }
+    } catch (Exception e) { return System.nanoTime(); }
+  }
+
   public void run() {
     try {
-      while (!closed && System.nanoTime() - deadline < 0) Thread.sleep(100);
+      while (!closed && now() - deadline < 0) Thread.sleep(100);
     } catch (InterruptedException e) { return; }
     if (closed) return;
     expired = true;  // first: a query that is added meanwhile is ended here, or by watch
@@ -76,7 +85,7 @@ class Fence:
         self._thread = _classes[gateway].newInstance()
         # The JVM's clock is read first, so that a deadline is early by the time of the call, and not late.
         self._until_s = math.inf
-        self._ahead_ns = jvm.java.lang.System.nanoTime() - time.monotonic_ns()
+        self._ahead_ns = self._thread.now() - int(running_s() * 1e9)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -91,7 +100,7 @@ class Fence:
         self._thread.watch(name, running._jsq)  # noqa: SLF001
 
     def extend(self, renewed_s: float) -> None:
-        """Extend the deadline; the leases were renewed at or after this time of the monotonic clock."""
+        """Extend the deadline; the leases were renewed at or after this time of `running_s`."""
         self._until_s = renewed_s + STALE_S - _MARGIN_S
         deadline_ns = int(self._until_s * 1e9) + self._ahead_ns
         with ignore_lost_jvm():
@@ -103,7 +112,7 @@ class Fence:
         Raises:
             ExpiredLeaseError: The deadline has passed, and the queries are stopped.
         """
-        expired = time.monotonic() >= self._until_s  # the thread of the JVM may not have seen it yet
+        expired = running_s() >= self._until_s  # the thread of the JVM may not have seen it yet
         with ignore_lost_jvm():
             expired = self._thread.isExpired() or expired
         if expired:

@@ -20,7 +20,7 @@ import pytest
 
 from flowcore.errors import MissingStateError, RunError
 from flowcore.spark.checkpoint import lease
-from flowcore.spark.checkpoint.lease import STALE_S, Holder, Leases, may_take
+from flowcore.spark.checkpoint.lease import STALE_S, Holder, Leases, may_take, running_s
 
 MINE = Holder("here", "boot 1", 10, "77")
 HOLDING = """
@@ -35,8 +35,9 @@ with Leases() as leases:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """The checkpoint of a query `bids`."""
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The checkpoint of a query `bids`, of which a stale lease is watched for a moment only."""
+    monkeypatch.setattr(lease, "_CONFIRM_S", 0.05)
     return tmp_path / "checkpoints" / "bids"
 
 
@@ -162,6 +163,20 @@ def test_renewed_lease_does_not_get_stale(checkpoint: Path) -> None:
         leases.check()
 
 
+def test_lease_that_is_stale_by_a_clock_and_is_renewed_is_kept(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock was put forward: its holder runs, and renews it a moment later."""
+    monkeypatch.setattr(lease, "_CONFIRM_S", 0.5)
+    with Leases() as leases:
+        _lease(checkpoint, replace(Holder.here(), host="elsewhere"), age_s=3600)
+        renewing = threading.Timer(0.1, os.utime, (checkpoint.parent / ".bids.lease.1",))
+        renewing.start()
+        with pytest.raises(RunError, match=r"held by process .* on elsewhere"):
+            leases.take(checkpoint)
+        renewing.join()
+
+
 def test_lease_with_a_time_in_the_future_is_taken_if_nobody_renews_it(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,12 +253,12 @@ def test_deadline_is_extended_by_a_whole_renewal_only(checkpoint: Path) -> None:
     with Leases(heartbeat_s=3600, on_renewed=renewed.append) as leases:
         leases.take(checkpoint)
         leases.take(checkpoint.with_name("asks"))
-        before = time.monotonic()
+        before = running_s()
 
         leases.renew()
 
         assert len(renewed) == 1
-        assert before <= renewed[0] <= time.monotonic()
+        assert before <= renewed[0] <= running_s()
         for lease in checkpoint.parent.glob(".asks.lease.*"):
             lease.unlink()
         leases.renew()

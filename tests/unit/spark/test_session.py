@@ -76,6 +76,7 @@ def test_session_on_a_cluster_ships_the_connector_and_the_users_jars() -> None:
     assert found["spark.master"] == "spark://host:7077"
     assert found["spark.jars"].split(",") == [*connector, "mine.jar", "other.jar"]
     assert "spark.driver.host" not in found
+    assert found["spark.executor.heartbeat.maxFailures"] == "10"
     assert "spark.python.daemon.module" not in found
 
 
