@@ -78,7 +78,8 @@ def may_take(holder: Holder | None, age_s: float, mine: Holder, *, lives: bool) 
     if holder is not None:
         if holder.released:
             return True
-        if (holder.host, holder.space) == (mine.host, mine.space) and not lives:
+        here = bool(mine.space) and (holder.host, holder.space) == (mine.host, mine.space)
+        if here and not lives:
             return True
     return age_s > STALE_S
 

@@ -37,7 +37,12 @@ from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.early_workers import start_workers
 from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.limit_watch import LimitWatch
-from flowcore.spark.run.live_topics import prepare_topics, skip_lost_markers, track_latency
+from flowcore.spark.run.live_topics import (
+    create_companions,
+    prepare_topics,
+    skip_lost_markers,
+    track_latency,
+)
 from flowcore.spark.run.observation import Observation
 from flowcore.spark.run.session import live_session
 from flowcore.spark.run.supervised import SupervisedQuery
@@ -233,7 +238,8 @@ class LiveRun:
     def _require_back(self, stopped: LiveQuery) -> None:
         """Check that an outage has ended: there is space for files, and brokers have the same topics.
 
-        During a long one, latency markers may have expired that the query that it stopped has not read.
+        During a long one, latency markers may have expired that the query that it stopped has not read, or
+        their topics been deleted, which would be an outage without end.
 
         Raises:
             OutageError: The outage has not ended.
@@ -243,6 +249,9 @@ class LiveRun:
         for query in self.stage.queries:
             require_space(self._checkpoint(query).parent)
         prepare_topics(self.plan, self.context.settings)
+        create_companions(
+            (each.query for each in self._queries if each.side_channels.has_markers), self.context
+        )
         for each in self._queries:
             if each.query is stopped:
                 self._skip_lost_markers(each)

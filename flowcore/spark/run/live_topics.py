@@ -25,7 +25,14 @@ from flowcore.spark.run.lost_records import require_topics_fit
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS, output_servers
 
-__all__ = ["prepare_ledger", "prepare_topics", "require_schemas", "skip_lost_markers", "track_latency"]
+__all__ = [
+    "create_companions",
+    "prepare_ledger",
+    "prepare_topics",
+    "require_schemas",
+    "skip_lost_markers",
+    "track_latency",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -147,6 +154,16 @@ def skip_lost_markers(query: LiveQuery, context: Context, *, has_markers: bool) 
             _log.info("query %r skips latency markers that %s has lost", query.name, topic.events)
 
 
+def create_companions(queries: Iterable[LiveQuery], context: Context) -> None:
+    """Create the companion topics of queries that markers pass through, where they are missing.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+    """
+    for topic in {topic for query in queries for topic in (*query.topics_read, *query.topics_written)}:
+        ensure_companion(context.servers(topic), topic.name)
+
+
 @contextmanager
 def track_latency(
     plan: Plan, side_channels: Mapping[LiveQuery, SideChannels], context: Context
@@ -164,10 +181,9 @@ def track_latency(
         BrokerError: A broker cannot be reached.
     """
     tracked = [query for query in side_channels if side_channels[query].has_markers]
+    create_companions(tracked, context)
     sources = {topic: node for query in tracked for node in query.sources if (topic := node.topic)}
     sinks = {topic: node for query in tracked for node in query.sinks if (topic := node.topic)}
-    for topic in (*sources, *sinks):
-        ensure_companion(context.servers(topic), topic.name)
     interval = context.settings.latency_interval
     if not interval:
         yield ()

@@ -79,6 +79,11 @@ def test_lease_is_free_if_its_holder_has_ended_or_is_silent(
     assert may_take(holder, age_s, replace(MINE, pid=11), lives=lives) is free
 
 
+def test_process_of_an_unknown_container_may_exist() -> None:
+    """Two containers with one host name cannot see each other's processes."""
+    assert not may_take(replace(MINE, space=""), 0.0, replace(MINE, space="", pid=11), lives=False)
+
+
 def test_second_start_is_refused_and_does_not_affect_the_first(
     checkpoint: Path, holding: subprocess.Popen[str]
 ) -> None:
