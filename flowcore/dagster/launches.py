@@ -25,8 +25,9 @@ _ALLOWED = (
     ("loggers", "console", "config", "name"),
 )
 """Paths of a run configuration that load no code: other executors import modules, or run an image."""
-_LOADED_INPUTS = ("pickle", "json")
-"""Dagster reads an input of an op from any file that is named so; loading a pickle executes it."""
+_INPUT_VALUES = ((), ("value",))
+"""What may be below an input of an op. Any other key is for the loader of its type to obey, and loaders read
+files and databases that the launch names; loading a pickle executes it."""
 _VARIABLE = "env"
 """Dagster replaces ``{"env": NAME}`` in the config of an op by the value of the variable."""
 _SCAFFOLD = 3  # resources.NAME.config: an empty mapping up to there sets nothing
@@ -77,6 +78,8 @@ def refused_keys(run_config: Mapping[str, Any]) -> list[str]:
     ['execution.config.job_image']
     >>> refused_keys({"ops": {"own": {"config": {"greeting": {"env": "PASSWORD"}}}}})
     ['ops.own.config.greeting.env']
+    >>> refused_keys({"ops": {"own": {"inputs": {"bids": {"csv": {"path": "bids.csv"}}, "names": ["a"]}}}})
+    ['ops.own.inputs.bids.csv.path']
     """
     paths = dict.fromkeys(_paths(run_config, ()))
     return [
@@ -89,12 +92,12 @@ def refused_keys(run_config: Mapping[str, Any]) -> list[str]:
 
 
 def _loads_input(path: tuple[str, ...]) -> bool:
-    """Whether a value is the file of an input: ``ops.NAME.inputs.INPUT...``, also in a graph."""
+    """Whether an input is more than a value or a list: ``ops.NAME.inputs.INPUT...``, also in a graph."""
     match path:
         case ("ops", _, "ops", *_):
             return _loads_input(path[2:])
         case ("ops", _, "inputs", _, *kinds):
-            return any(kind in _LOADED_INPUTS for kind in kinds)
+            return tuple(kinds) not in _INPUT_VALUES
     return False
 
 

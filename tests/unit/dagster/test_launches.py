@@ -22,6 +22,21 @@ LOADS_CODE: dict[str, dict[str, Any]] = {
     "ops.graph.ops.own.inputs.name.json.path": {
         "ops": {"graph": {"ops": {"own": {"inputs": {"name": {"json": {"path": "/evil"}}}}}}}
     },
+    **{
+        f"ops.own.inputs.df.{kind}.{option}": {"ops": {"own": {"inputs": {"df": {kind: {option: "evil"}}}}}}
+        for kind, option in (
+            ("csv", "path"),
+            ("jdbc", "url"),
+            ("orc", "path"),
+            ("other", "format"),
+            ("parquet", "path"),
+            ("table", "name"),
+            ("text", "path"),
+            ("value", "path"),
+        )
+    },
+    "ops.own.inputs.df.jdbc": {"ops": {"own": {"inputs": {"df": {"jdbc": {}}}}}},
+    "ops.own.inputs.df.value.value": {"ops": {"own": {"inputs": {"df": {"value": [{"value": "a"}]}}}}},
     "ops.own.config.name.env": {"ops": {"own": {"config": {"name": {"env": "KAFKA_PASSWORD"}}}}},
     "ops.own.config.names.env": {"ops": {"own": {"config": {"names": ["a", {"env": "KAFKA_PASSWORD"}]}}}},
     "ops.graph.ops.own.config.name.env": {
@@ -37,14 +52,18 @@ HARMLESS: list[dict[str, Any]] = [
     {"loggers": {"console": {"config": {"log_level": "DEBUG"}}}},
     {"ops": {"shop__live": {"config": {"mode": "slice"}}}},
     {"ops": {"env": {"config": {"environment": "env", "env": {"name": "a"}}}}},
-    {"ops": {"own": {"inputs": {"name": "a", "names": ["b", {"value": "c"}]}}}},
+    {"ops": {"own": {"inputs": {"name": "a", "names": ["b", {"value": "c"}], "values": {"value": [1, 2]}}}}},
+    {"ops": {"graph": {"ops": {"own": {"inputs": {"name": 1.5, "nothing": None, "empty": []}}}}}},
     {"ops": {"own": {"config": {"inputs": {"x": {"json": {"path": "/a"}}}, "values": [1, {"pickle": 2}]}}}},
 ]
 
 
 @pytest.mark.parametrize("path", LOADS_CODE)
 def test_what_an_executor_or_logger_loads_is_refused(path: str) -> None:
-    """Also in a project with another executor than the one of definitions(), or with ops of its own."""
+    """Also in a project with another executor than the one of definitions(), or with ops of its own.
+
+    The kinds of an input are those that ``dagster_pyspark.DataFrame`` loads, and others.
+    """
     assert refused_keys(LOADS_CODE[path]) == [path]
 
 
