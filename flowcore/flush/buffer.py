@@ -14,6 +14,11 @@ __all__ = ["BufferState", "Control"]
 
 _FORMAT = "flowcore.flush.buffer"
 _VERSION = 1
+_MOST_MARKERS = 4096
+"""The most source subtasks with a marker, as many as `flowcore.latency` tells apart at a sink.
+
+Anyone may forge markers of ever new subtasks, and all that are buffered are written at each step.
+"""
 
 Control = Watermark | WatermarkStatus
 
@@ -24,7 +29,7 @@ class BufferState:
 
     Attributes:
         controls: The latest watermark and the latest status, the one that arrived last at the end.
-        markers: The earliest latency marker of each source subtask.
+        markers: The earliest latency marker of each source subtask, up to a number of subtasks.
         last_flush_ms: Processing time of the last flush of any kind, also of an empty buffer.
         waiting_since_ms: Processing time at which the oldest record arrived, None while there is none.
         backlog: The records that arrive are backlog.
@@ -37,9 +42,15 @@ class BufferState:
     backlog: bool = False
 
     def add(self, element: Control | LatencyMarker) -> None:
-        """Buffer an element: the latest watermark, the latest status, the earliest marker of a subtask."""
+        """Buffer an element: the latest watermark, the latest status, the earliest marker of a subtask.
+
+        If there are markers of too many subtasks, one of a further subtask is dropped: emitted at once, it
+        would show less latency than the records have that wait.
+        """
         if isinstance(element, LatencyMarker):
             source = (element.operator_id, element.subtask)
+            if source not in self.markers and len(self.markers) >= _MOST_MARKERS:
+                return
             earliest = self.markers.setdefault(source, element)
             if element.marked_ms < earliest.marked_ms:
                 self.markers[source] = element

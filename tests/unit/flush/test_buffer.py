@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
 from flowcore.errors import SerializationError
 from flowcore.flush.buffer import BufferState
+from flowcore.latency import MAX_SUBTASKS
 
 milliseconds = st.integers(-(2**63), 2**63 - 1)
 
@@ -65,6 +66,21 @@ def test_snapshot_is_not_changed_by_later_elements() -> None:
     state.flush(11)
 
     assert written == WRITTEN
+
+
+def test_markers_are_of_as_many_subtasks_as_a_sink_tells_apart() -> None:
+    """Forged ones of further subtasks are dropped; the earliest of a subtask with a marker still counts."""
+    state = BufferState()
+    for subtask in range(MAX_SUBTASKS + 1):
+        state.add(LatencyMarker(100, "op", subtask))
+    state.add(LatencyMarker(99, "op", 0))
+
+    written = state.snapshot()["markers"]
+    _, markers = state.flush(11)
+    state.add(LatencyMarker(101, "op", MAX_SUBTASKS))
+
+    assert written == [["op", 0, 99], *(["op", subtask, 100] for subtask in range(1, MAX_SUBTASKS))]
+    assert (len(markers), len(state.markers)) == (MAX_SUBTASKS, 1)
 
 
 @pytest.mark.parametrize(
