@@ -1,9 +1,12 @@
 """Private files: a run writes for its user only, and nobody else can change its state."""
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +15,10 @@ from flowcore.errors import StateError
 __all__ = ["prepare_state_folder", "private_files"]
 
 _ROOT = 0
+_STATE = ("checkpoints", "progress", "results")
+"""Folders in that of a flow, whose entries are those of queries and stages."""
+_MOST_LINKS = 40
+"""As many links as Linux follows on the way to a file; then it fails."""
 
 
 @contextmanager
@@ -27,20 +34,54 @@ def private_files(umask: int) -> Iterator[None]:
 def prepare_state_folder(folder: Path) -> None:
     """Make the state folder, for its user only, or check that nobody else can change it.
 
-    If other users can enter it, everything in it is checked, else only the folders of flows.
+    If other users can enter it, everything in it is checked, else only the folders of flows. So is what the
+    links of an operator lead to, who may have moved a flow, its state, or that of a query, to another disk.
 
     Raises:
         StateError: Another user owns or can write it, or what is in it, or owns a link to it.
     """
-    _require_own_links(folder.absolute())
+    _other_members.cache_clear()
+    _require_own_links(f"the state folder {folder}", folder.absolute())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     _require_own(f"the state folder {folder}", folder, found)
-    for each in _content(folder, deep=_others_can_enter(found)):
+    _require_own_content(folder, deep=_others_can_enter(found))
+    for place in _places(folder):
+        if place.is_symlink() and place.is_dir():
+            with suppress(FileNotFoundError):
+                _require_own_target(place)
+
+
+def _require_own_target(link: Path) -> None:
+    """Check a folder that a link leads to: the mode of the state folder does not keep others away from it."""
+    what = f"what is in the state folder: {link}"
+    _require_own_links(what, link.absolute())
+    target = link.resolve()
+    found = target.stat()
+    _require_own(what, target, found)
+    if _others_can_enter(found):
+        _require_own_content(target, deep=True)
+
+
+def _require_own_content(folder: Path, *, deep: bool) -> None:
+    for each in _content(folder, deep=deep):
         with suppress(FileNotFoundError):  # another run has removed it meanwhile
             _require_own(f"what is in the state folder: {each}", folder, each.lstat())
-            if each.is_symlink() and each.parent == folder and each.is_dir():  # a flow's folder
-                _require_own(f"what is in the state folder: {each}", each.resolve(), each.stat())
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Where folders of flows are, in them those of `_STATE`, and in them those of queries and stages."""
+    for flow in _entries(folder):
+        yield flow
+        for state in (flow / name for name in _STATE):
+            yield state
+            yield from _entries(state)
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError):  # it is not there, or not a folder
+        return [*folder.iterdir()]
+    return []
 
 
 def _content(folder: Path, *, deep: bool) -> Iterator[Path]:
@@ -56,15 +97,24 @@ def _others_can_enter(found: os.stat_result) -> bool:
     return of_group or bool(found.st_mode & stat.S_IXOTH)
 
 
-def _require_own_links(folder: Path) -> None:
-    """Check that no other user's link is on the way to a folder, which need not exist."""
-    for each in (folder, *folder.parents):
-        if each.is_symlink() and (owner := each.lstat().st_uid) not in (os.geteuid(), _ROOT):
-            _refuse(
-                f"the state folder {folder}",
-                f"is behind the link {each} of user {owner}",
-                "pass another state.dir",
-            )
+def _require_own_links(what: str, path: Path) -> None:
+    """Check that no other user's link is on the way to a file, which need not exist."""
+    for link in _links(path):
+        if (owner := link.lstat().st_uid) not in (os.geteuid(), _ROOT):
+            _refuse(what, f"is behind the link {link} of user {owner}", "pass another state.dir")
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """The links that an absolute path leads through, also those behind a link, in their order."""
+    place, parts, count = Path(path.anchor), [*reversed(path.relative_to(path.anchor).parts)], 0
+    while parts and count < _MOST_LINKS:
+        place = place.parent if (part := parts.pop()) == ".." else place / part
+        if place.is_symlink():
+            yield place
+            count += 1
+            target = place.readlink()
+            place = Path(target.anchor) if target.is_absolute() else place.parent
+            parts += reversed(target.relative_to(target.anchor).parts)
 
 
 def _require_own(what: str, folder: Path, found: os.stat_result) -> None:
@@ -90,4 +140,17 @@ def _refuse(what: str, why: str, way: str) -> NoReturn:
 
 def _is_own_group(found: os.stat_result) -> bool:
     """Whether a folder's group is the user's alone, by its number, or was given by root as to a container."""
-    return found.st_gid == os.geteuid() or (found.st_uid == _ROOT and found.st_gid in os.getgroups())
+    is_given = found.st_uid == _ROOT and found.st_gid in os.getgroups()
+    return (found.st_gid == os.geteuid() or is_given) and not _other_members(found.st_gid)
+
+
+@cache
+def _other_members(group: int) -> frozenset[str]:
+    """The accounts in a group, also those whose own group it is, without this user and root."""
+    accounts, named = pwd.getpwall(), list[str]()
+    own = {each.pw_name for each in accounts if each.pw_uid in (os.geteuid(), _ROOT)}
+    with suppress(KeyError):  # a directory need not list its accounts
+        own.add(pwd.getpwuid(os.geteuid()).pw_name)
+    with suppress(KeyError):  # a container's group often has a number only
+        named = grp.getgrgid(group).gr_mem
+    return frozenset({*named, *(each.pw_name for each in accounts if each.pw_gid == group)} - own)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -106,14 +110,41 @@ def test_state_folder_that_others_can_read_is_accepted(tmp_path: Path) -> None:
     prepare_state_folder(tmp_path / "state")
 
 
-def test_folder_of_a_flow_that_others_can_write_is_refused_behind_a_link(tmp_path: Path) -> None:
-    """An operator may have moved it to another disk."""
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "state/flow").symlink_to(tmp_path / "open")
+@pytest.mark.parametrize(
+    "place",
+    ["flow", "flow/checkpoints", "flow/checkpoints/query", "flow/results/stage", "flow/progress"],
+)
+def test_folder_of_state_that_others_can_write_is_refused_behind_a_link(place: str, tmp_path: Path) -> None:
+    """An operator may have moved it to another disk, where the mode of the state folder protects nothing."""
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    (state / place).parent.mkdir(parents=True)
+    state.chmod(0o700)
+    elsewhere.mkdir()
+    elsewhere.chmod(0o755)
+    (elsewhere / "file").touch(mode=0o600)
+    (state / place).symlink_to(elsewhere)
+    prepare_state_folder(state)
 
-    with pytest.raises(StateError, match=r"state/flow has mode 777"):
+    (elsewhere / "file").chmod(0o666)
+    with pytest.raises(StateError, match=rf"elsewhere/file has mode 666, .*chmod -R go-w {elsewhere};"):
+        prepare_state_folder(state)
+    elsewhere.chmod(0o777)
+    with pytest.raises(StateError, match=rf"state/{place} has mode 777, .*chmod -R go-w {elsewhere};"):
+        prepare_state_folder(state)
+
+
+def test_links_are_followed_where_state_is_only(tmp_path: Path) -> None:
+    """A flow behind a link has links of its own; a loop, and what is beside the state, is nobody's state."""
+    for each in ("state", "disk", "open"):
+        (tmp_path / each).mkdir(mode=0o700)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "state/flow").symlink_to("../disk/.")
+    (tmp_path / "state/loop").symlink_to("loop")
+    (tmp_path / "disk/beside").symlink_to(tmp_path / "open")
+    prepare_state_folder(tmp_path / "state")
+
+    (tmp_path / "disk/checkpoints").symlink_to("../open")
+    with pytest.raises(StateError, match=r"state/flow/checkpoints has mode 777"):
         prepare_state_folder(tmp_path / "state")
 
 
@@ -154,6 +185,46 @@ def test_state_folder_of_the_users_own_group_is_accepted(tmp_path: Path) -> None
     prepare_state_folder(tmp_path / "state")
 
 
+@pytest.mark.parametrize(
+    ("named", "primary"), [([], "root"), (["me", "root"], "me"), (["me", "other"], "me"), ([], "other")]
+)
+@pytest.mark.parametrize("owner", ["user", "root"])
+def test_group_with_another_member_is_not_the_users_own(
+    owner: str, named: list[str], primary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members can write what the group can: those that it names, and those whose own group it is."""
+    group = os.geteuid() if owner == "user" else 4712
+    accounts = [
+        SimpleNamespace(pw_name=name, pw_uid=uid, pw_gid=group if name == primary else 4713)
+        for name, uid in (("root", 0), ("me", os.geteuid()), ("other", 4711))
+    ]
+    monkeypatch.setattr(os, "getgroups", lambda: [group])
+    monkeypatch.setattr(pwd, "getpwall", lambda: accounts)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {each.pw_uid: each for each in accounts}[uid])
+    monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_mem=named))
+    prepare_state_folder(tmp_path / "state")  # membership is asked once a start
+    found: Any = SimpleNamespace(st_uid=0 if owner == "root" else os.geteuid(), st_gid=group)
+
+    assert private._is_own_group(found) is ("other" not in {primary, *named})
+    private._other_members.cache_clear()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another group")
+def test_state_folder_of_a_group_with_another_member_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of root and the group staff is not the user's alone, though the user is in that group."""
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", -1, 4712)
+    (tmp_path / "state").chmod(0o2775)
+    monkeypatch.setattr(os, "getgroups", lambda: [4712])
+    prepare_state_folder(tmp_path / "state")
+
+    monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_mem=["other"]))
+    with pytest.raises(StateError, match=r"state has mode 2775, so that others can write it"):
+        prepare_state_folder(tmp_path / "state")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
 @pytest.mark.parametrize("inner", ["", "flows"])
 def test_state_folder_behind_a_link_of_another_user_is_refused(inner: str, tmp_path: Path) -> None:
@@ -165,3 +236,20 @@ def test_state_folder_behind_a_link_of_another_user_is_refused(inner: str, tmp_p
 
     with pytest.raises(StateError, match=r"behind the link .* of user 4711"):
         prepare_state_folder(tmp_path / "state" / inner)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+@pytest.mark.parametrize("own", ["state", "state/flow", "state/flow/checkpoints"])
+def test_link_of_another_user_behind_an_own_link_is_refused(own: str, tmp_path: Path) -> None:
+    """That user chooses where the own link leads to."""
+    (tmp_path / "disk/moved").mkdir(parents=True)
+    (tmp_path / "there").symlink_to("disk")
+    (tmp_path / own).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / own).symlink_to(tmp_path / "there/moved")
+    (tmp_path / "disk").chmod(0o700)
+    (tmp_path / "disk/moved").chmod(0o700)
+    prepare_state_folder(tmp_path / "state")
+    os.chown(tmp_path / "there", 4711, -1, follow_symlinks=False)
+
+    with pytest.raises(StateError, match=rf"{own} is behind the link {tmp_path / 'there'} of user 4711"):
+        prepare_state_folder(tmp_path / "state")
