@@ -93,7 +93,7 @@ def test_control_elements_of_other_channels_than_the_declared_are_dead_letters(
     )
     flow, out = _counting(live, source)
     forged: list[Sent] = [
-        (Watermark(MAX_TIMESTAMP_MS), "eve"), (EndOfInput(), "eve"), (EndOfInput(), None),
+        (Watermark(MAX_TIMESTAMP_MS), "eve"), (EndOfInput(), "e\x1b[2J\u202eve"), (EndOfInput(), None),
         (EndOfInput(), b""), (Watermark(50_000), f"{TRUSTED}/"), (WatermarkStatus(idle=True), b"\xff\xfe"),
         (RecordAttributes(backlog=True), "e" * 100_000),
     ]  # fmt: skip
@@ -112,7 +112,9 @@ def test_control_elements_of_other_channels_than_the_declared_are_dead_letters(
     assert [int(record.headers["flowcore-offset"]) for record in dead_letters] == [*range(4, 4 + len(forged))]
     reasons = _reasons(live, source)
     assert reasons[0].startswith(f"is Watermark(timestamp_ms={MAX_TIMESTAMP_MS}) of channel 'eve', which is ")
-    assert reasons[1].startswith("is EndOfInput of channel 'eve', which is not among the declared channels")
+    assert reasons[1].startswith(
+        "is EndOfInput of channel 'e [2J ve', which is not among the declared channels"
+    )
     assert "add it to channels=" in reasons[1]
     assert [each.startswith("is EndOfInput without the header flowcore-channel") for each in reasons] == [
         False, False, True, True, False, False, False,

@@ -92,8 +92,9 @@ def test_raw_sink_refuses_a_number(live: SparkSession) -> None:
         (None, "nothing"),
         ("ż".encode() * 300, "ż" * 200),
         (b"\xff" * 300, "bytes " + "FF" * 100),
+        ("a\x1b[2Jb\x9b2J\x7f\u202ec\u2028d\u200be".encode(), "a [2Jb 2J c d e"),
     ],
-    ids=["lines", "binary", "empty", "null", "long-text", "long-binary"],
+    ids=["lines", "binary", "empty", "null", "long-text", "long-binary", "controls"],
 )
 def test_failure_shows_the_value_on_one_line(value: bytes | None, text: str, live: SparkSession) -> None:
     """Valid UTF-8 is shown as text."""
@@ -112,6 +113,7 @@ WRONG = {
     b'{"id": 1, "day": "0000-12-31"}': "'day' holds 0000-12-31, which is not DATE of the years 1 to 9999",
     b'{"id": 1, "days": [{"d": "-0005-01-01"}]}': "which is not ARRAY<STRUCT<d: DATE>> of the years",
     b'{"id": "x"}': "field 'id' holds x, which is not BIGINT",
+    b'{"id": "x\\u001b[2J\\u009b\\u202e\\ny"}': "field 'id' holds x [2J y, which is not BIGINT",
     b'{"id": 1, "name": 5}': "field 'name' holds 5, which is not STRING",
     b'{"name": "a"}': "field 'id' is missing or null, and is BIGINT NOT NULL",
     b"[1]": "it is not a JSON object",

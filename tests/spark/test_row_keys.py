@@ -101,6 +101,7 @@ _BAD: dict[tuple[str, Any], list[tuple[Message, str]]] = {
     ("id BIGINT, n INT", "id"): [
         ((b"x", None), "has the key x, which is not the text of id BIGINT"),
         ((b"1.5", b'{"id": 1}'), "has the key 1.5, which"),
+        (("1\x1b[2J\u202e\n".encode(), None), "has the key 1 [2J , which"),
     ],
     (_NUMBERS, ("a", "b")): [
         ((b'{"a":1,"c":2}', None), _BOTH),

@@ -10,9 +10,11 @@ import sqlglot
 
 __all__ = [
     "BATCH_CLOCK_MS", "STRICT_TIMES", "TIME_FORMATS", "displayable_timestamp", "json_object", "literal",
-    "options", "quote", "saturate_times", "struct",
+    "options", "quote", "saturate_times", "struct", "visible",
 ]  # fmt: skip
 
+_INVISIBLE = r"[\p{C}\p{Zl}\p{Zp}]+"
+"""Java's classes of control and format characters, of no characters, and of separators of lines."""
 _LARGEST = {"timestamp_seconds": 9_223_372_036_854, "timestamp_millis": 9_223_372_036_854_775}
 """By function, the largest number whose microseconds have 64 bits; Spark raises for a larger one."""
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
@@ -44,6 +46,15 @@ def literal(text: str) -> str:
     """
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def visible(text: str) -> str:
+    r"""A text from data on one line, without what a terminal obeys, what reorders text or what draws nothing.
+
+    >>> print(visible("name"))
+    regexp_replace(name, '[\\p{C}\\p{Zl}\\p{Zp}]+', ' ')
+    """
+    return f"regexp_replace({text}, {literal(_INVISIBLE)}, ' ')"
 
 
 def struct(fields: Mapping[str, str]) -> str:

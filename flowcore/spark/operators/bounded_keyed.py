@@ -27,7 +27,7 @@ from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import side_output_name
-from flowcore.spark.frame.sql import displayable_timestamp, literal, quote, struct
+from flowcore.spark.frame.sql import displayable_timestamp, literal, quote, struct, visible
 from flowcore.spark.operators.deduplication import make_deduplication
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP
 from flowcore.spark.operators.keys import canonical_key, key_group_text
@@ -308,4 +308,4 @@ def _without_time(node: BoundedKeyed | Ranked, consequence: str) -> str:
         "out with where(...)"
     )
     row = f"to_json({struct(seen)}, map('ignoreNullFields', 'false'))" if seen else "''"
-    return f"concat({literal(before)}, {row}, {literal(after)})"
+    return f"concat({literal(before)}, {visible(row)}, {literal(after)})"

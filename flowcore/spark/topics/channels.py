@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from flowcore.api.connectors import LONGEST_CHANNEL, KafkaTopic
 from flowcore.kafka.elements import CHANNEL_HEADER
-from flowcore.spark.frame.sql import literal
+from flowcore.spark.frame.sql import literal, visible
 from flowcore.spark.topics import elements
 
 __all__ = ["refused_channels"]
@@ -48,7 +48,7 @@ def refused_channels(
         "does not count; write the header, or leave channels= out"
     )
     yield f"coalesce({channel}, '') = ''", f"concat({what}, {literal(nameless)})"
-    shown = f"make_valid_utf8(substring({channel}, 1, {_SHOWN}))"
+    shown = visible(f"make_valid_utf8(substring({channel}, 1, {_SHOWN}))")
     other = (
         f"', which is not among the declared channels of topic {topic.name!r}: it does not count; add it to "
         "channels= if its writer is to be trusted"

@@ -26,7 +26,7 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import literal
+from flowcore.spark.frame.sql import literal, visible
 from flowcore.spark.topics.messages import (
     LARGEST_BYTES,
     NULL_TEXT,
@@ -162,7 +162,7 @@ class Outgoing:
         reason = f"CASE WHEN {_MISFIT} IS NOT NULL THEN {_MISFIT} {refusals} END"
         if any(source.on_error == "fail" for source in self.sources):
             text = literal("a record for topic %s %s and on_error='fail'; it was made of %s")
-            message = f"format_string({text}, topic, {reason}, coalesce({_ID}, 'several'))"
+            message = f"format_string({text}, topic, {reason}, coalesce({visible(_ID)}, 'several'))"
             diverted = {"topic": f"CAST(raise_error({message}) AS STRING)"}
         else:
             names = (f"WHEN {literal(topic.name)} THEN {literal(sink.name)}" for sink, topic in sinks)

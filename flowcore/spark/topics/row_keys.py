@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.operators import Read
 from flowcore.api.schema import Column
-from flowcore.spark.frame.sql import STRICT_TIMES, literal, options, quote, struct
+from flowcore.spark.frame.sql import STRICT_TIMES, literal, options, quote, struct, visible
 from flowcore.spark.topics.formats.decimal_numbers import is_decimal, short_number, unless_too_long
 from flowcore.spark.topics.formats.json_times import TIME_OF_DAY, misread_times
 from flowcore.spark.topics.formats.sql_format import RECORD, outside_calendar, spark_type
@@ -77,7 +77,7 @@ class RowKey:
         form = "the text of" if len(self.columns) == 1 else "a JSON object of"
         shown = f"CASE WHEN is_valid_utf8({_TEXT}) THEN {_TEXT} ELSE concat('bytes ', hex(key)) END"
         wanted = literal(f", which is not {form} {kinds} (updating_by)")
-        yield self._unreadable(), f"concat('has the key ', left({shown}, {_SHOWN}), {wanted})"
+        yield self._unreadable(), f"concat('has the key ', {visible(f'left({shown}, {_SHOWN})')}, {wanted})"
 
     def other_reasons(self) -> Iterator[tuple[str, str]]:
         """Conditions under which a value has another key than its message, with SQL text of the reason."""
@@ -85,7 +85,7 @@ class RowKey:
             mine, other = f"{ROW_KEY}.{quote(each.name)}", f"{RECORD}.{quote(each.name)}"
             first = literal(f"has in its value {each.name} = ")
             texts = (f"left(coalesce(CAST({one} AS STRING), 'null'), {_SHOWN})" for one in (other, mine))
-            both = ", ', and in its key ', ".join(texts)
+            both = ", ', and in its key ', ".join(map(visible, texts))
             yield (
                 f"{other} IS NOT NULL AND NOT ({mine} <=> {other})",
                 f"concat({first}, {both}, ' (updating_by)')",

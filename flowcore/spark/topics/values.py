@@ -16,7 +16,7 @@ from flowcore.api.operators import Read, Write
 from flowcore.api.schema import Schema
 from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import PlanError
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import literal, quote, visible
 from flowcore.spark.topics.formats.avro import AvroSql
 from flowcore.spark.topics.formats.json_text import JsonSql
 from flowcore.spark.topics.formats.python import PythonSql
@@ -83,7 +83,7 @@ def describe_misfit(read: Read, payload: str = "value", elsewhere: Collection[st
         )
         cases.append((f"{RECORD}.{quote(name)} IS NULL", missing))
     texts = " ".join(f"WHEN {condition} THEN concat(': ', {text})" for condition, text in cases)
-    return f"CASE {texts} ELSE '' END" if cases else "''"
+    return visible(f"CASE {texts} ELSE '' END") if cases else "''"
 
 
 def _required(read: Read, elsewhere: Collection[str]) -> list[str]:
@@ -120,7 +120,7 @@ def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame)
     if reason is None:
         return value, None
     instead = JsonSql().write(columns)
-    return f"CASE WHEN {reason} IS NULL THEN {value} ELSE {instead} END", f"concat({what}, {reason})"
+    return f"CASE WHEN {reason} IS NULL THEN {value} ELSE {instead} END", f"concat({what}, {visible(reason)})"
 
 
 def _write_json(
@@ -181,7 +181,7 @@ def write_message(
 def show_payload(payload: str) -> str:
     """The beginning of a payload on one line: as text if it is UTF-8, otherwise in hexadecimal."""
     text = f"CAST({payload} AS STRING)"
-    line = f"regexp_replace(substring({text}, 1, {_SHOWN}), '[\\\\x00-\\\\x1f]+', ' ')"
+    line = visible(f"substring({text}, 1, {_SHOWN})")
     bare = f"concat('bytes ', hex(substring({payload}, 1, {_SHOWN // 2})))"
     return f"coalesce(CASE WHEN is_valid_utf8({text}) THEN {line} ELSE {bare} END, 'nothing')"
 
