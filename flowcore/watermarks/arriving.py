@@ -80,6 +80,12 @@ class ArrivingWatermarks:
         idle = np.where(status < 0, self.merged.idle_channels[numbers], status == 1)
         self.merged.update(numbers, elements.highest_ms[last], idle)
 
+    def activate(self) -> None:
+        """Take it that each channel may have become active: the watermark is too low then, never too high."""
+        self._expired.clear()
+        self.restart()
+        self.merged.update(np.arange(len(self.merged)), MIN_TIMESTAMP_MS, idle=False)
+
     def poll(self, now_ms: int) -> None:
         """Advance processing time: channels that have sent nothing for too long become idle."""
         if self._expiry_ms is None:

@@ -68,6 +68,11 @@ class WatermarkProgress:
         if isinstance(generated := self._sources.get(source), GeneratedWatermarks):
             generated.take(newest)
 
+    def activate(self, source: str) -> None:
+        """Let all channels of a source be active, since statuses of it were missed."""
+        if isinstance(arriving := self._sources[source], ArrivingWatermarks):
+            arriving.activate()
+
     def arrive(self, source: str, elements: ChannelElements) -> None:
         """Take the elements of a source together; the next poll returns what has changed."""
         self._sources[source].arrive(elements)

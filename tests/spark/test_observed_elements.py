@@ -31,12 +31,13 @@ def live(spark: SparkSession) -> SparkSession:
     return live_session(spark, Settings.of({}, environment={}))
 
 
-def _observed(frame: DataFrame) -> dict[str, list[Any]]:
+def _observed(frame: DataFrame) -> dict[str, Any]:
     read = Flow("f").read("bids", KafkaTopic("bids", "id BIGINT", elements="tagged")).operator
     assert isinstance(read, Read)
     metrics = observe_watermarks(read, Branch(1, {}), 0, f"{BRANCH} = 1")
-    found: dict[str, list[Any]] = frame.agg(*metrics).first().asDict()
-    return {name: [] if each is None else list(each) for name, each in found.items()}
+    found: dict[str, Any] = frame.agg(*metrics).first().asDict()
+    lists = {name: list(found[name] or ()) for name in ("watermarks", "others")}
+    return {**lists, "count": found["others_count"]}
 
 
 def _rows(
@@ -65,7 +66,8 @@ def test_few_elements_are_all_reported(live: SparkSession) -> None:
     assert sorted((row.offset, bytes.fromhex(row.element)) for row in found["others"]) == [
         (7 - number, TAGGED.encode(each)) for number, each in reversed([*enumerate(given)]) if number
     ]
-    assert _observed(live.createDataFrame(rows[-2:], types)) == {"watermarks": [], "others": []}
+    assert found["count"] == len(found["others"])
+    assert _observed(live.createDataFrame(rows[-2:], types)) == {"watermarks": [], "others": [], "count": 0}
 
 
 def test_of_many_elements_each_channel_of_each_partition_is_heard(live: SparkSession) -> None:
@@ -79,7 +81,7 @@ def test_of_many_elements_each_channel_of_each_partition_is_heard(live: SparkSes
 
     found = _observed(reduce(DataFrame.union, parts))
 
-    assert (len(found["watermarks"]), found["others"]) == (MOST, [])
+    assert (len(found["watermarks"]), found["others"], found["count"]) == (MOST, [], 0)
     newest: dict[tuple[int, str], int] = {}
     for row in found["watermarks"]:
         watermark = TAGGED.decode(bytes.fromhex(row.element))
@@ -91,13 +93,16 @@ def test_of_many_elements_each_channel_of_each_partition_is_heard(live: SparkSes
 
 
 def test_of_many_forged_elements_the_last_ones_are_reported(live: SparkSession) -> None:
-    """The end of time is not repeated, so that it is not among those that a sample may miss."""
+    """The end of time is not repeated, so that it is not among those that a sample may miss.
+
+    How many there were tells that some are missed.
+    """
     end = f"X'{TAGGED.encode(Watermark(2**63 - 1)).hex()}'"
     forged = _rows(live, 50_000, "X'0401'", offset=0, partition=0, channel="CAST(id AS STRING)")
     last = _rows(live, 1, end, offset=50_000, partition=0, channel="'a'")
 
     found = _observed(forged.union(last))
 
-    assert (len(found["others"]), found["watermarks"]) == (MOST, [])
+    assert (len(found["others"]), found["count"], found["watermarks"]) == (MOST, 50_001, [])
     assert max(found["others"], key=lambda row: row.offset).channel == "a"
     assert min(row.offset for row in found["others"]) == 50_001 - MOST

@@ -66,6 +66,7 @@ __all__ = [
 _SHORTEST_POLL_S = 0.02
 _MOST_OBSERVED = 2048
 """The most watermarks of a source, and the most other control elements, that a batch reports."""
+_OTHERS_COUNT = "others_count"
 _log = logging.getLogger(__name__)
 
 
@@ -161,7 +162,9 @@ def _observe_control() -> Iterator[Column]:
     An aggregate for each channel and partition would be exact, but is evaluated for every record: with four
     partitions and two channels they took 1.2 microseconds a record, and these two lists take 0.3. A sample of
     the watermarks has elements of each channel of each partition, however many the other channels write. A
-    missed watermark only makes the result lower. Of the other elements, the last ones are kept.
+    missed watermark only makes the result lower. Of the other elements, the last ones are kept, which may be
+    of one partition. Without the status of a channel that is active, the result would be too high, so their
+    number says whether any may be missed.
     """
     is_control = f"{BRANCH} = {RowKind.CONTROL}"
     fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
@@ -173,6 +176,7 @@ def _observe_control() -> Iterator[Column]:
     for name, (condition, order) in lists.items():
         kept = f"CASE WHEN {condition} THEN {fields} END, CASE WHEN {condition} THEN {order} END"
         yield F.expr(f"max_by({kept}, {_MOST_OBSERVED})").alias(name)
+    yield F.expr(f"count_if({lists['others'][0]})").alias(_OTHERS_COUNT)
 
 
 def _is_tagged(node: Operator) -> bool:
@@ -339,7 +343,10 @@ class WatermarkSender:
                 continue
             derived = (each.name for each in self._query.assigners if node in each.live_sources)
             controls = [each for kind in ("watermarks", "others") for each in found.pop(kind, None) or ()]
+            are_missed = found.pop(_OTHERS_COUNT, 0) > _MOST_OBSERVED
             for name in self._followed.intersection((node.name, *derived)):
+                if are_missed:  # before those that are known, of which each channel's last status counts
+                    self._watermarks.activate(name)
                 self._take_elements(name, controls)
             counts = {name.removeprefix("records_"): count for name, count in found.items()}
             read = [number for number in counts if number.isdigit() and counts[number]]

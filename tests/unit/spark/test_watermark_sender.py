@@ -11,12 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from flowcore import Flow, KafkaTopic, Tumbling, monotonous
-from flowcore.elements import RecordAttributes, StreamElement, Watermark
+from flowcore.elements import RecordAttributes, StreamElement, Watermark, WatermarkStatus
 from flowcore.errors import ExpiredLeaseError
 from flowcore.planner import plan_flow
+from flowcore.serializers import TaggedSerializer
+from flowcore.serializers.formats import RawFormat
 from flowcore.spark.topics.watermarks import WatermarkSender, key_groups_of, watermarks_of
 from flowcore.watermarks.generated import NewestTimes
+
+TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 class Writer:
@@ -41,8 +47,11 @@ class Running:
         self._jsq = SimpleNamespace(recentProgress=lambda: self.reports)
 
     def commit(self, newest_ms: int) -> None:
+        self.observe({"newest_0": newest_ms, "records_0": 1})
+
+    def observe(self, metrics: dict[str, Any]) -> None:
         number = len(self.reports)
-        observed = {"flowcore-watermarks-bids": {"newest_0": newest_ms, "records_0": 1}}
+        observed = {"flowcore-watermarks-bids": metrics}
         report = {"batchId": number, "durationMs": {"addBatch": 1}, "observedMetrics": observed}
         self.reports.append(SimpleNamespace(batchId=lambda: number, json=lambda: json.dumps(report)))
 
@@ -86,6 +95,59 @@ def test_elements_whose_state_was_not_saved_are_sent_later(tmp_path: Path) -> No
 
     assert writer.written == [[RecordAttributes(backlog=False), Watermark(5_999)]]
     assert json.loads(state.read_text())["backlog"]["inputs"]
+
+
+IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
+
+
+def _controls(*sent: tuple[str, Watermark | WatermarkStatus], count: int | None = None) -> dict[str, Any]:
+    """What a batch observes of the control elements of channels, if there were ``count`` others in all."""
+    found: dict[str, list[Any]] = {"watermarks": [], "others": []}
+    for offset, (channel, element) in enumerate(sent):
+        row = {"partition": 0, "offset": offset, "channel": channel, "element": TAGGED.encode(element).hex()}
+        found["watermarks" if isinstance(element, Watermark) else "others"].append(row)
+    return {**found, "others_count": len(found["others"]) if count is None else count}
+
+
+@pytest.mark.parametrize(
+    ("count", "known", "expected"),
+    [
+        (2_048, [], [Watermark(300)]),
+        (2_049, [], []),
+        (2_049, [("b", IDLE)], [Watermark(300)]),
+        (2_049, [("b", Watermark(250))], [Watermark(250)]),
+    ],
+    ids=["all-known", "missed", "last-status-known", "watermark-known"],
+)
+def test_channel_whose_status_may_have_been_missed_holds_the_watermark(
+    count: int, known: list[Any], expected: list[Any], tmp_path: Path
+) -> None:
+    """It may have become active, and its records would be late by the watermark of the others."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", elements="tagged"))
+    bids.write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    running: Any = Running()
+    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
+    writer = Writer()
+    sender = WatermarkSender(
+        query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
+        writer=writer, clock=clock, interval=timedelta(0), state=tmp_path / "watermarks.json",  # type: ignore[arg-type]
+        key_groups=None, require_lease=lambda: None,
+    ).follow(running)  # fmt: skip
+    running.observe(_controls(("a", Watermark(100)), ("b", Watermark(100)), ("b", IDLE)))
+    sender._try_to_poll()
+    running.observe(_controls(("a", Watermark(200))))
+    sender._try_to_poll()
+    assert writer.written == [[Watermark(100)], [Watermark(200)]]
+
+    running.observe(_controls(("a", Watermark(300)), ("a", ACTIVE), *known, count=count))
+    sender._try_to_poll()
+
+    assert [each for batch in writer.written[2:] for each in batch] == expected
+    running.observe(_controls(("b", Watermark(400))))
+    sender._try_to_poll()
+    assert writer.written[-1] == [Watermark(300)]
 
 
 def test_branch_without_event_time_does_not_hold_the_watermark_of_a_tagged_sink() -> None:

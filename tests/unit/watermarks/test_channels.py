@@ -239,6 +239,26 @@ def test_silent_time_begins_anew_when_the_clock_is_set_back_or_the_query_starts(
     assert progress.poll(901_001) == (IDLE,)
 
 
+def test_channels_whose_statuses_were_missed_are_active_until_they_are_idle_or_expire_again() -> None:
+    """One that has ended does not hold the watermark."""
+    progress = _expiring()
+    end = Watermark(MAX_TIMESTAMP_MS)
+    sent: list[Element] = [("0/a", Watermark(5)), ("0/b", Watermark(5)), ("0/b", IDLE), ("0/c", end)]
+    progress.arrive("s", ChannelElements.of(sent)[0])
+    assert progress.poll(0) == (Watermark(5),)
+    assert progress.poll(1_001) == (IDLE,)
+
+    progress.activate("s")
+    assert progress.poll(1_100) == (ACTIVE,)
+    progress.arrive("s", ChannelElements.of([("0/a", Watermark(9))])[0])
+    assert progress.poll(1_200) == ()
+
+    assert progress.poll(2_101) == (Watermark(9),)
+    progress.activate("s")
+    progress.arrive("s", ChannelElements.of([("0/b", IDLE), ("0/a", Watermark(10))])[0])
+    assert progress.poll(2_200) == (Watermark(10),)
+
+
 def _expiring(*partitions: str) -> WatermarkProgress:
     return WatermarkProgress({"s": WatermarkSource(None, partitions or ("0",), None, 1_000)})
 
