@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import MIN_TIMESTAMP_MS
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
 from flowcore.keyed import segments
 from flowcore.keyed.columns import concat_batches
@@ -24,8 +24,8 @@ from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns
 from flowcore.keyed.plain import from_plain
 
 __all__ = [
-    "BUFFER", "TOUCHED", "StateContent", "StoredSchemas", "read_content", "read_entries", "read_expired_ms",
-    "read_tables", "select_operator", "split_layout",
+    "BUFFER", "TOUCHED", "StateContent", "StoredSchemas", "read_content", "read_ended_ms", "read_entries",
+    "read_expired_ms", "read_tables", "select_operator", "split_layout",
 ]  # fmt: skip
 
 BUFFER = "buffer"
@@ -149,6 +149,14 @@ def read_tables(header: Mapping[str, Any], pieces: Sequence[bytes], keys: int) -
             table = table.filter(pa.array(table.column(TOUCHED).to_numpy() > read_expired_ms(header)))
         tables[name] = table.sort_by(columns[0]) if name in ("panes", "refirings") else table
     return tables
+
+
+def read_ended_ms(header: Mapping[str, Any]) -> int:
+    """The time up to which windows have ended, in the state of this header; below all times if unknown."""
+    if "ended_ms" in header or "lateness_ms" not in header:
+        return int(header.get("ended_ms", 2 * MIN_TIMESTAMP_MS))
+    watermark_ms = int(header["watermark_ms"])  # an earlier version wrote it, of sessions
+    return watermark_ms if watermark_ms == MAX_TIMESTAMP_MS else watermark_ms - int(header["lateness_ms"])
 
 
 def read_expired_ms(header: Mapping[str, Any]) -> int:

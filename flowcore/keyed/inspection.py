@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.keyed.content import TOUCHED, read_entries, read_tables, select_operator
+from flowcore.keyed.content import TOUCHED, read_ended_ms, read_entries, read_tables, select_operator
 from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
@@ -150,12 +149,12 @@ def _panes(found: Iterable[_KeyRows], pane_ms: int, offset_ms: int) -> Iterator[
 
 
 def _sessions(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:
-    watermark_ms, lateness_ms = header.get("watermark_ms", MIN_TIMESTAMP_MS), header.get("lateness_ms", 0)
+    ended_ms = read_ended_ms(header)
     for key, rows in found:
         windows = []
         for row in rows:
             start_ms, last_ms, firings = (row.pop(name) for name in ("start", "last", "firings"))
-            if min(last_ms + lateness_ms, MAX_TIMESTAMP_MS) > watermark_ms:
+            if last_ms > ended_ms:
                 window = {"start_ms": start_ms, "end_ms": last_ms + 1, "fields": row, "firings": firings}
                 windows.append(window)
         if windows:

@@ -200,10 +200,11 @@ class WindowHarness(_Harness[windows.Emissions]):
             StateError: A user's state cannot be written.
         """
         before, written = self._state, encode_windows(self._state.keys, self._state)
-        self._operator = windows.WindowOperator(self.config)
         self._state = windows.WindowState(
-            before.watermark_ms, before.clock_ms, before.dropped_records, before.backlog
-        )
+            before.watermark_ms, before.clock_ms, before.dropped_records, before.backlog,
+            ended_ms=self._operator.ended_ms(before),
+        )  # fmt: skip
+        self._operator = windows.WindowOperator(self.config)
         decode_windows(written, self._state, self.config)
 
     def snapshot(self) -> dict[str, Any]:

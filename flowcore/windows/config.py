@@ -113,6 +113,12 @@ class WindowConfig:
             return window.last_ms
         return self.after_lateness_ms(window.last_ms)
 
+    def ended_ms(self, watermark_ms: int) -> int:
+        """Return the time up to which windows have ended at a watermark; it may be below all times."""
+        if watermark_ms == MAX_TIMESTAMP_MS:
+            return MAX_TIMESTAMP_MS
+        return watermark_ms - self.allowed_lateness_ms
+
     def after_lateness_ms(self, time_ms: int) -> int:
         """Return a time plus the allowed lateness, at most the end of time."""
         return min(time_ms + self.allowed_lateness_ms, MAX_TIMESTAMP_MS)

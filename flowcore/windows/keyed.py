@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.elements import RecordAttributes
+from flowcore.keyed.content import read_ended_ms
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import key_by_name, to_key_columns, to_key_values, to_python_records
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
@@ -138,8 +139,14 @@ class _Group(KeyGroup):
         return self._isolating is not None
 
     def header(self) -> Mapping[str, Any]:
+        """Event time, processing time, the backlog status, and which windows have ended."""
         state = self._state
-        return {"watermark_ms": state.watermark_ms, "clock_ms": state.clock_ms, "backlog": state.backlog}
+        return {
+            "watermark_ms": state.watermark_ms,
+            "clock_ms": state.clock_ms,
+            "backlog": state.backlog,
+            "ended_ms": self._operator.ended_ms(state),
+        }
 
     def delta(self) -> bytes | None:
         written = encode_windows(self._changed, self._state) if self._changed else None
@@ -156,6 +163,7 @@ class _Group(KeyGroup):
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._state.backlog = header.get("backlog", self._state.backlog)
+        self._state.ended_ms = max(self._state.ended_ms, read_ended_ms(header))
         for piece in pieces:
             decode_windows(piece, self._state, self._context.config)
         self._changed.clear()

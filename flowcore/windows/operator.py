@@ -64,6 +64,14 @@ class WindowOperator:
         state.clock_ms = max(state.clock_ms, clock_ms)
         return self._run_timers(state, "processing", state.clock_ms)
 
+    def ended_ms(self, state: WindowState) -> int:
+        """Return the time up to which windows have ended, and records are late.
+
+        A longer allowed lateness does not change that: such a window would begin anew, with record ids that
+        it has used.
+        """
+        return max(state.ended_ms, self.config.ended_ms(state.watermark_ms))
+
     def _run_timers(self, state: WindowState, time: WindowTime, now_ms: int) -> Emissions:
         seen, queue, is_event_time = Emissions(), state.timers(time), time == "event"
         handler = self._trigger.on_event_time if is_event_time else self._trigger.on_processing_time
@@ -150,4 +158,4 @@ class WindowOperator:
         delete_if_empty(state, opened.key, opened.key_state)
 
     def _is_late(self, state: WindowState, time_ms: int) -> bool:
-        return self.config.has_lateness and self.config.after_lateness_ms(time_ms) <= state.watermark_ms
+        return self.config.has_lateness and time_ms <= self.ended_ms(state)

@@ -151,6 +151,8 @@ class WindowState:
     Attributes:
         watermark_ms: The current watermark; the smallest timestamp before the first one.
         backlog: The input is backlog.
+        ended_ms: Windows up to this time had ended when the state was restored, by the allowed lateness of
+            then; below all times at first.
     """
 
     watermark_ms: int = MIN_TIMESTAMP_MS
@@ -160,6 +162,7 @@ class WindowState:
     keys: dict[Any, KeyState] = field(default_factory=dict)
     event_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
     processing_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
+    ended_ms: int = 2 * MIN_TIMESTAMP_MS
 
     def timers(self, time: Literal["event", "processing"]) -> TimerQueue[WindowTimer]:
         return self.event_timers if time == "event" else self.processing_timers

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed.columns import KeyColumns, timestamps_of
+from flowcore.keyed.content import read_ended_ms
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
@@ -120,13 +121,17 @@ class ColumnarGroup(KeyGroup):
         self._accumulators = self._aggregates.accumulators
         self._schema = context.outputs[RESULTS]
         self._watermark_ms = MIN_TIMESTAMP_MS
+        self._ended_ms = context.config.ended_ms(MIN_TIMESTAMP_MS)
+        """Windows up to this time had ended when the state was restored, by the lateness of then."""
 
     @property
     def _late_ms(self) -> int:
         """Records up to this time are late, and windows up to it have ended; may be below all times."""
-        if self._watermark_ms == MAX_TIMESTAMP_MS:
-            return MAX_TIMESTAMP_MS
-        return self._watermark_ms - self._context.config.allowed_lateness_ms
+        return max(self._ended_ms, self._context.config.ended_ms(self._watermark_ms))
+
+    def _restore_times(self, header: Mapping[str, Any]) -> None:
+        self._watermark_ms = header.get("watermark_ms", MIN_TIMESTAMP_MS)
+        self._ended_ms = max(self._ended_ms, read_ended_ms(header))
 
     def _times_of(self, rows: pa.RecordBatch) -> Ints:
         unknown, instead = "it belongs to no window of event time", ", or use windows of processing time"

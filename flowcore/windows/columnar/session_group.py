@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
@@ -62,7 +62,7 @@ class SessionGroup(ColumnarGroup):
         keys, runs = _select_keys(keys, with_old, runs.take(in_order))
         merged = merge_in_order(
             self._store.pop(keys), runs, old[places],
-            watermark_ms=self._watermark_ms, lateness_ms=self._context.config.allowed_lateness_ms,
+            watermark_ms=self._watermark_ms, ended_ms=self._late_ms,
         )  # fmt: skip
         self._store.put(keys, merged.sessions)
         self._emit(keys, merged.fired, out, is_late=True)
@@ -83,8 +83,8 @@ class SessionGroup(ColumnarGroup):
         self._changed.update(keys)
 
     def header(self) -> Mapping[str, Any]:
-        """The watermark and, for readers of the state, the allowed lateness."""
-        return {"watermark_ms": self._watermark_ms, "lateness_ms": self._context.config.allowed_lateness_ms}
+        """The watermark, and which sessions have ended."""
+        return {"watermark_ms": self._watermark_ms, "ended_ms": self._late_ms}
 
     def delta(self) -> bytes | None:
         """Write all sessions of the keys that changed and still have any."""
@@ -100,7 +100,7 @@ class SessionGroup(ColumnarGroup):
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         """Read pieces; the sessions of a key in a piece replace the earlier ones."""
-        self._watermark_ms = header.get("watermark_ms", MIN_TIMESTAMP_MS)
+        self._restore_times(header)
         for piece in pieces:
             for _, table in segments.decode(piece):
                 self._decode(table)

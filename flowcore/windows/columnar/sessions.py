@@ -95,7 +95,7 @@ class InOrderMerge:
 
 
 def merge_in_order(
-    present: Sessions, runs: Sessions, old: Bools, *, watermark_ms: int, lateness_ms: int
+    present: Sessions, runs: Sessions, old: Bools, *, watermark_ms: int, ended_ms: int
 ) -> InOrderMerge:
     """Merge runs of records into sessions, one after the other in order of arrival.
 
@@ -104,7 +104,7 @@ def merge_in_order(
 
     Args:
         old: Which runs are a single old record.
-        lateness_ms: How long complete sessions are kept.
+        ended_ms: Sessions up to this time have ended.
     """
     accumulators = tuple(present.accumulated)
     combines = [each.combine_numbers for each in accumulators]
@@ -120,7 +120,7 @@ def merge_in_order(
             touches = session[_START] <= new[_LAST] + 1 and new[_START] <= session[_LAST] + 1
             (near if touches else apart).append(session)
         last_ms = max([new[_LAST], *(session[_LAST] for session in near)])
-        if is_old and min(last_ms + lateness_ms, MAX_TIMESTAMP_MS) <= watermark_ms:
+        if is_old and last_ms <= ended_ms:
             late.append(place)
             continue
         for session in near:

@@ -65,11 +65,13 @@ class SlidingGroup(ColumnarGroup):
             keys, values, count = self._combine([self._panes[pane] for pane in self._panes_of(window)])
             writer.add_first(self._grid.window(window), keys, values, count)
         writer.flush()
-        self._delete_ended(watermark_ms)
+        self._watermark_ms = watermark_ms
+        self._delete_ended()
 
     def header(self) -> Mapping[str, Any]:
-        """The watermark and, for readers of the state, the first pane that is kept."""
-        return {"watermark_ms": self._watermark_ms, "first_pane": self._grid.first_pane_after(self._ended)}
+        """The watermark, which windows have ended and, for readers of the state, the first pane kept."""
+        first_pane = self._grid.first_pane_after(self._ended)
+        return {"watermark_ms": self._watermark_ms, "ended_ms": self._late_ms, "first_pane": first_pane}
 
     def delta(self) -> bytes | None:
         """Write the keys that changed, of panes that are still kept."""
@@ -95,7 +97,8 @@ class SlidingGroup(ColumnarGroup):
             yield segments.encode({"refirings": concat_batches(parts)})
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        self._delete_ended(header.get("watermark_ms", MIN_TIMESTAMP_MS))
+        self._restore_times(header)
+        self._delete_ended()
         self._complete = self._grid.last_complete(self._watermark_ms)
         for piece in pieces:
             for name, table in segments.decode(piece):
@@ -202,8 +205,7 @@ class SlidingGroup(ColumnarGroup):
             each.combine.at(values[each], keys.codes, np.concatenate([part[each] for part in parts]))
         return take_rows(columns, keys.first), values, len(keys.first)
 
-    def _delete_ended(self, watermark_ms: int) -> None:
-        self._watermark_ms = watermark_ms
+    def _delete_ended(self) -> None:
         self._ended = self._grid.last_complete(self._late_ms)
         bound = self._grid.first_pane_after(self._ended)
         for pane in [pane for pane in self._panes if pane < bound]:
