@@ -25,13 +25,14 @@ regular join (``StreamingJoinOperator``), which removes rows a time to live afte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, NewRows, shift_times
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
@@ -56,7 +57,7 @@ class IntervalJoin(JoinConfig):
 
     @property
     def partners(self) -> str:
-        # A time to live may change: it counts for all rows from then on.
+        # A time to live may change: it counts from then on, for all rows that have not expired.
         return f"{self.before_ms} to {self.after_ms} ms" if self.time == "event" else "in processing time"
 
     @property
@@ -92,11 +93,14 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         super().__init__(config)
         self._first_new = (0, 0)
         """The places of the first rows of this step, by side."""
+        self._expired_ms = MIN_TIMESTAMP_MS
+        """In processing time: rows that came until then have expired, by the times to live so far."""
 
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         if self._config.time == "processing":
             # More rows of this time can still arrive; a clock that was set back waits.
             self._advance(max(clock_ms - 1, self._watermark_ms), out)
+            self._expired_ms = max(self._expired_ms, self._watermark_ms - self._config.after_ms)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         if self._config.time == "event":
@@ -112,13 +116,24 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         self._remove_ended()
 
     def header(self) -> Mapping[str, Any]:
-        """The watermark, the next id and, for readers of the state, how long rows are kept."""
+        """The watermark, the next id, what has expired and, for readers, how long rows are kept."""
+        expired = {"expired_ms": self._expired_ms} if self._config.time == "processing" else {}
         return {
             **super().header(),
+            **expired,
             "before_ms": self._config.before_ms,
             "after_ms": self._config.after_ms,
             "watermark_delay_ms": self._config.watermark_delay_ms,
         }
+
+    def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
+        super().restore(header, pieces)
+        if self._config.time == "processing":
+            # An earlier version did not write it.
+            expired_ms = header.get("expired_ms", header["watermark_ms"] - header["after_ms"])
+            self._expired_ms = max(self._expired_ms, expired_ms)
+            for side in self._sides:
+                side.forget(self._expired_ms)
 
     def _times_of(self, rows: pa.RecordBatch) -> Ints:
         if self._config.time == "processing":

@@ -33,6 +33,7 @@ from flowcore.elements import (
     WatermarkStatus,
 )
 from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, NewRows, shift_times
+from flowcore.keyed.content import read_expired_ms
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
 
@@ -76,6 +77,8 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         self._loaded = config.load is None
         self._began_ms: int | None = None
         self._clock_ms = MIN_TIMESTAMP_MS
+        self._expired_ms = MIN_TIMESTAMP_MS
+        """Right rows that came until then have expired, by the times to live so far."""
         self._held_ms = MIN_TIMESTAMP_MS
         self._backlog: bool | None = None
 
@@ -87,6 +90,8 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """Load the right side if an earlier ``load`` waited for more than this one does."""
         self._clock_ms = max(self._clock_ms, clock_ms)
+        if self._config.ttl_ms is not None:
+            self._expired_ms = max(self._expired_ms, self._clock_ms - self._config.ttl_ms)
         if self._began_ms is None:
             self._began_ms = clock_ms
         if self._is_loaded_at(self._held_ms):
@@ -114,13 +119,14 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
             self._load_now(out)
 
     def header(self) -> Mapping[str, Any]:
-        """When it began, the clock, what is loaded and, for readers of the state, which rows count."""
+        """When it began, the clock, what is loaded and has expired, and which rows delete their key."""
         return {
             **super().header(),
             "backlog": self._backlog,
             "began_ms": self._began_ms,
             "clock_ms": self._clock_ms,
             "deleted": self._config.deleted,
+            "expired_ms": self._expired_ms,
             "held_ms": self._held_ms,
             "loaded": self._loaded,
             "ttl_ms": self._config.ttl_ms,
@@ -133,6 +139,9 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         self._held_ms, self._loaded = header["held_ms"], header["loaded"]
         self._backlog = header["backlog"]
         super().restore(header, pieces)
+        # That a row has expired is not in the pieces: it depends on the time to live of then, not of now.
+        self._expired_ms = max(self._expired_ms, read_expired_ms(header))
+        self._sides[RIGHT].forget(self._expired_ms)
         self._end_rows()
 
     def _times_of(self, rows: pa.RecordBatch) -> Ints:
@@ -171,9 +180,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
     def _emit_joined(self, codes: Ints, times_ms: Ints, left: pa.RecordBatch, out: StepOutputs) -> None:
         """Emit left rows with their current partners."""
         right = self._sides[RIGHT]
-        kept_ms = self._config.ttl_ms
-        first_ms = MIN_TIMESTAMP_MS if kept_ms is None else self._clock_ms - kept_ms + 1
-        ends = np.full(len(codes), first_ms), np.full(len(codes), self._clock_ms)
+        ends = np.full(len(codes), self._expired_ms + 1), np.full(len(codes), self._clock_ms)
         places, found = right.find(codes, *ends).newest()
         if found.any():
             found &= ~self._are_deleted()[places]

@@ -139,6 +139,10 @@ class SideRows:
         """End rows, except those that are not stored yet."""
         self._ends_ms[which & ~self._unsaved] = MIN_TIMESTAMP_MS
 
+    def forget(self, expired_ms: int) -> None:
+        """Remove the rows up to a time."""
+        self._keep(self.times_ms > expired_ms)
+
     def remove_ended(self) -> None:
         """Remove the rows that have ended, if they are more than half."""
         ended = self._has_ended()

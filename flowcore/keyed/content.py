@@ -160,10 +160,11 @@ def read_ended_ms(header: Mapping[str, Any]) -> int:
 
 
 def read_expired_ms(header: Mapping[str, Any]) -> int:
-    """The time up to which ranked keys were touched that have expired, in the state of this header."""
+    """When the last rows came that have expired, of a ranking or a join, in the state of this header."""
     if "expired_ms" in header or header["ttl_ms"] is None:
         return int(header.get("expired_ms", MIN_TIMESTAMP_MS))
-    return int(header["now_ms"] - header["ttl_ms"])  # an earlier version wrote it
+    now_ms = header["now_ms"] if "now_ms" in header else header["clock_ms"]
+    return int(now_ms - header["ttl_ms"])  # an earlier version wrote it
 
 
 def _wrap(content: StateContent, wrap: Callable[[bytes], bytes]) -> StateContent:

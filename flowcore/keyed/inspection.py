@@ -12,7 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.keyed.content import TOUCHED, read_ended_ms, read_entries, read_tables, select_operator
+from flowcore.keyed.content import (
+    TOUCHED,
+    read_ended_ms,
+    read_entries,
+    read_expired_ms,
+    read_tables,
+    select_operator,
+)
 from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
@@ -237,6 +244,8 @@ def _select_live(side: str, rows: list[dict[str, Any]], header: Mapping[str, Any
     is_asof, watermark_ms = "tolerance_ms" in header, header["watermark_ms"]
     reach_ms = header["tolerance_ms" if is_asof else "before_ms"]
     times_ms = [row["@time_ms"] for row in rows]
+    if "expired_ms" in header:
+        times_ms = [each for each in times_ms if each > header["expired_ms"]]
     if side == "left":
         reach_ms = header.get("after_ms", 0)
     elif is_asof:
@@ -249,8 +258,8 @@ def _select_latest(side: str, rows: list[dict[str, Any]], header: Mapping[str, A
     if side == "left":
         return [] if header["loaded"] else [row["@time_ms"] for row in rows]
     newest = max(rows, key=lambda row: (row["@time_ms"], row["@id"]))
-    newest_ms, ttl_ms, deleted = newest["@time_ms"], header["ttl_ms"], header.get("deleted")
-    is_expired = ttl_ms is not None and newest_ms + ttl_ms <= header["clock_ms"]
+    newest_ms, deleted = newest["@time_ms"], header.get("deleted")
+    is_expired = newest_ms <= read_expired_ms(header)
     return [] if is_expired or (deleted is not None and newest[deleted]) else [newest_ms]
 
 
