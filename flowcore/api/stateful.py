@@ -91,6 +91,10 @@ class StatefulOperator(Operator):
         """
         return None
 
+    def trigger_kind(self) -> str | None:
+        """The kind of the trigger that keeps state of each window; None if it has no windows."""
+        return None
+
     def kept_state(self, key_groups: int) -> KeptState:
         return KeptState(self.name, self.state_kind, self.by, (self.state_values(),), key_groups)
 

@@ -28,6 +28,7 @@ from flowcore.windows import (
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowProcess, WindowReduce
+from flowcore.windows.triggers import kind_of
 
 __all__ = ["WINDOW_COLUMNS", "Window"]
 
@@ -133,6 +134,9 @@ class Window(StatefulOperator):
 
     def state_values(self) -> str:
         return f"{_describe_windows(self)}, {_describe_function(self)}"
+
+    def trigger_kind(self) -> str:
+        return kind_of(self.config.effective_trigger)
 
     def reads(self, used: Collection[str]) -> Collection[str]:
         computed = (column for _, expression in self.computed for column in expression.columns)

@@ -10,7 +10,7 @@ is a window that never ends: at the maximum watermark it emits once, not for all
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Literal, Protocol
@@ -34,6 +34,7 @@ __all__ = [
     "Trigger",
     "TriggerContext",
     "TriggerResult",
+    "kind_of",
     "require_trigger",
 ]
 
@@ -115,6 +116,17 @@ class Trigger(Protocol):
             states: The state of each window; their timers are deleted.
             context: The merged window; its state is None.
         """
+
+
+def kind_of(trigger: object) -> str:
+    """The type of a trigger, and of those inside it: triggers of one kind can read each other's state.
+
+    >>> kind_of(Purging(Count(100)))
+    'Purging(Count)'
+    """
+    values = (getattr(trigger, each.name) for each in fields(trigger)) if is_dataclass(trigger) else ()
+    inside = ", ".join(kind_of(each) for each in values if hasattr(each, "on_element"))
+    return f"{type(trigger).__name__}({inside})" if inside else type(trigger).__name__
 
 
 def require_trigger(name: str, trigger: object) -> None:

@@ -4,8 +4,9 @@ A checkpoint holds the offsets of each source, and the state of operators. Spark
 of its own operators by position, so a query must have the same ones in the same order. The state of operators
 by key group is found by the exchange, that is by depth, and by the operator's name: such operators may be
 added and removed, but not moved or renamed. An operator that stores records has the columns of them that are
-read downstream, and which of several outputs of a source record each is, if there may be several. Filters,
-projections, functions without state, joined results and sinks may change otherwise.
+read downstream, and which of several outputs of a source record each is, if there may be several. A window
+keeps state of its trigger, which one of another kind would misread. Filters, projections, functions without
+state, joined results and sinks may change otherwise.
 """
 
 import hashlib
@@ -36,11 +37,14 @@ class CheckpointNeeds:
         states: The state of its operators, in order.
         stored: ``(operator, columns)`` of those by key group that store records: what they store of each. An
             earlier version did not write it.
+        triggers: ``(operator, kind)`` of windows: the kind of their trigger. An earlier version did not write
+            it.
     """
 
     sources: tuple[str, ...]
     states: tuple[KeptState, ...]
     stored: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    triggers: tuple[tuple[str, str], ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -48,8 +52,8 @@ class CheckpointNeeds:
         states = [asdict(state) for state in self.states]
         for state in states:
             state["operator"] = state["operator"] if state["depth"] else None
-        stored = [self.stored] if self.stored else []
-        return hashlib.sha256(json.dumps([self.sources, states, *stored]).encode()).hexdigest()
+        more = [each for each in (self.stored, self.triggers) if each]
+        return hashlib.sha256(json.dumps([self.sources, states, *more]).encode()).hexdigest()
 
 
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
@@ -65,7 +69,12 @@ def derive_needs(query: LiveQuery) -> CheckpointNeeds:
         state for node in query.operators if (state := _state(node, query, depths[node])) is not None
     )
     backlog = [_BACKLOG] if any(state.depth for state in states) else []
-    return CheckpointNeeds((*topics, *backlog), states, tuple(_find_stored(query)))
+    triggers = tuple(
+        (node.name, kind)
+        for node in query.operators
+        if isinstance(node, StatefulOperator) and (kind := node.trigger_kind()) is not None
+    )
+    return CheckpointNeeds((*topics, *backlog), states, tuple(_find_stored(query)), triggers)
 
 
 def stores_ordinals(query: LiveQuery) -> bool:
@@ -100,6 +109,10 @@ def find_differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[
                 f"operator {name!r} stored of each record {', '.join(columns) or 'nothing'}, and now "
                 f"{', '.join(stored[name]) or 'nothing'}"
             )
+    triggers = dict(now.triggers)
+    for name, kind in before.triggers:
+        if triggers.get(name, kind) != kind:
+            yield f"operator {name!r} had the trigger {kind}, and now {triggers[name]}"
     for gone, added in product(kept, keeps):
         if gone not in keeps and added not in kept and replace(kept[gone], operator=added) == keeps[added]:
             yield f"operator {gone!r} is gone, and {added!r} keeps the same: its state is found by its name"

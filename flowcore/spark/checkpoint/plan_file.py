@@ -344,9 +344,10 @@ def _read(path: Path) -> _PlanFile:
         types = {name: tuple(kinds) for name, kinds in found["types"]}
         identity = CheckpointIdentity.parse(found["identity"])
         stored = tuple((name, tuple(columns)) for name, columns in found.get("stored", ()))
-        needs = CheckpointNeeds(tuple(found["sources"]), states, stored)
+        triggers = tuple((name, kind) for name, kind in found.get("triggers", ()))
+        needs = CheckpointNeeds(tuple(found["sources"]), states, stored, triggers)
         texts = [(*each.keys, *each.values) for each in states]
-        texts += [(name, *columns) for name, columns in stored]
+        texts += [*triggers, *((name, *columns) for name, columns in stored)]
         for part in (needs.sources, *types.values(), *texts):
             if not all(isinstance(text, str) for text in part):
                 msg = f"{part} are not texts"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic
+from flowcore import Flow, Global, KafkaTopic
 from flowcore.errors import DamagedCheckpointError, ResultError, RunError, StateError
 from flowcore.kafka.topics import TopicIdentity
 from flowcore.planner import plan_flow
@@ -26,6 +26,7 @@ from flowcore.spark.checkpoint.plan_file import (
 from flowcore.spark.checkpoint.storage import require_undamaged
 from flowcore.spark.results.manifest import Manifest
 from flowcore.stored_json import read_json
+from flowcore.windows.triggers import Count, Delta, Trigger
 
 DEEP = "[" * 100_000
 MANIFEST = {"format": 2, "tables": {"t": {"files": [{"path": 1, "bytes": "x", "rows": 1, "sha256": ""}]}}}
@@ -36,6 +37,14 @@ def _query() -> LiveQuery:
     bids = flow.read("bids", KafkaTopic("bids", schema="shop STRING, price DOUBLE"))
     bids.aggregate(by="shop", usual="avg(price)", name="usual").write("out", KafkaTopic("out"))
     return plan_flow(flow).live_queries[0]
+
+
+def _count_of(trigger: Trigger) -> LiveQuery:
+    flow = Flow("sales")
+    bids = flow.read("bids", KafkaTopic("bids", schema="shop STRING, price DOUBLE"))
+    windows = bids.window(Global(), by="shop", trigger=trigger, name="usual")
+    windows.aggregate(n="count(*)").write("out", KafkaTopic("out"))
+    return next(query for query in plan_flow(flow).live_queries if query.sinks)
 
 
 def _checkpoint(folder: Path, query: LiveQuery) -> Path:
@@ -49,6 +58,21 @@ def _checkpoint(folder: Path, query: LiveQuery) -> Path:
     (checkpoint / "commits" / "0").write_text("v1\n{}")
     require_fit(query, "sales", checkpoint)
     return checkpoint
+
+
+def test_plan_file_has_the_kind_of_each_trigger(tmp_path: Path) -> None:
+    """A file of an earlier version does not, and is of the flow."""
+    query = _count_of(Count(2))
+    checkpoint = _checkpoint(tmp_path, query)
+    require_fit(_count_of(Count(3)), "sales", checkpoint)
+    with pytest.raises(StateError, match="'usual' had the trigger Count, and now Delta: its state would"):
+        require_fit(_count_of(Delta(1.0, max)), "sales", checkpoint)
+
+    file = plan_file_of(checkpoint)
+    content = json.loads(file.read_text())
+    assert content.pop("triggers") == [["usual", "Count"]]
+    file.write_text(json.dumps(content))
+    require_fit(_count_of(Count(3)), "sales", checkpoint)
 
 
 @pytest.mark.parametrize(

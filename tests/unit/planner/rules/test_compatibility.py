@@ -16,6 +16,14 @@ from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, 
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.run.flow import run_flow
+from flowcore.windows.triggers import (
+    ContinuousEventTime,
+    Count,
+    Delta,
+    EventTimeTrigger,
+    Purging,
+    Trigger,
+)
 
 SALE = "shop STRING, price DOUBLE"
 TOP = KeptState("top", "aggregate", ("shop",), ("max(price)",))
@@ -163,6 +171,39 @@ def test_needs_of_windows_have_their_length_function_and_key_groups() -> None:
     assert fingerprint(late_s=30) == same
     others = {fingerprint(size_s=20), fingerprint(total="max(price)"), fingerprint(groups=8)}
     assert len({same} | others) == 4
+
+
+def _needs_with(trigger: Trigger | None) -> CheckpointNeeds:
+    flow = Flow("f")
+    topic = KafkaTopic("bids", schema=f"{SALE}, sold TIMESTAMP", event_time="sold", watermark=monotonous())
+    windows = flow.read("bids", topic).window(Tumbling(10), by="shop", trigger=trigger, name="w")
+    windows.aggregate(total="sum(price)").write("out", KafkaTopic("out"))
+    return derive_needs(next(query for query in _queries(flow) if query.sinks))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "difference"),
+    [
+        (Delta(1.0, max), Count(2), "operator 'w' had the trigger Delta, and now Count"),
+        (Count(2), ContinuousEventTime(5), "operator 'w' had the trigger Count, and now ContinuousEventTime"),
+        (Count(2), Purging(Count(2)), "operator 'w' had the trigger Count, and now Purging(Count)"),
+        (None, Count(2), "operator 'w' had the trigger EventTimeTrigger, and now Count"),
+        (Count(2), Count(3), None),
+        (Purging(Count(2)), Purging(Count(3)), None),
+        (Delta(1.0, max), Delta(2.0, min), None),
+        (None, EventTimeTrigger(), None),
+    ],
+    ids=str,
+)
+def test_a_trigger_of_another_kind_is_refused(
+    before: Trigger | None, now: Trigger | None, difference: str | None
+) -> None:
+    """It would misread the state of the other; a trigger with other numbers reads it."""
+    old, new = _needs_with(before), _needs_with(now)
+
+    assert [*find_differences(old, new)] == ([] if difference is None else [difference])
+    assert (old.fingerprint == new.fingerprint) == (difference is None)
+    assert [*find_differences(replace(old, triggers=()), new)] == []  # an earlier version wrote it
 
 
 @pytest.mark.parametrize(
