@@ -121,6 +121,22 @@ def test_state_is_right_for_any_assignment_of_batches_to_workers(  # noqa: PLR09
         assert found == expected
 
 
+def test_records_that_wait_at_a_start_make_their_partition_active() -> None:
+    """Its time-out has ended while the query was stopped: without records it is idle at once."""
+    strategy = replace(STRATEGY, idle_after_ms=60_000)
+    runtime = runtime_of(by_column(windows(late="side-output")), partitions=2, strategy=strategy)
+    stopped, remembered = MemoryStore(), StateCache()
+    both = [*rows(("a", 5, 1)), *rows(("b", 5, 1), partition=1)]
+    for clock, items in ((0, both), (1_000, rows(("a", 6, 1))), (2_000, rows(("a", 6, 1)))):
+        runtime.step(0, sort_packed(items), clock, stopped, remembered)
+
+    for waiting, watermark_ms in ((rows(("b", 7, 1), partition=1), 6), ([], 49)):
+        items = sort_packed([*rows(("a", 50, 1)), *waiting])
+        first = runtime.step(0, items, 122_000, stopped.copy(), StateCache())
+        assert first.outputs.emitted == {"watermark_ms": watermark_ms}
+        assert first.outputs.counters == {}
+
+
 def test_runtime_writes_in_proportion_to_the_touched_keys() -> None:
     """Of 20,000 keys in state, a hundred steps write only the one key that each touches."""
     runtime = runtime_of(by_column(windows(assigner=TumblingWindows(1_000_000))))
