@@ -28,15 +28,17 @@ from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements
 
 __all__ = [
-    "QUERY", "BacklogReport", "Channel", "ControlElement", "Place", "StepControl", "decode_control",
-    "encode_control",
+    "QUERY", "BacklogReport", "Channel", "ChannelOrder", "ControlElement", "Place", "StepControl",
+    "channel_order", "decode_control", "encode_control",
 ]  # fmt: skip
 
 QUERY = ""
 """The source of the query's own backlog status, which precedes all records of a step."""
 _BACKLOG, _LIVE = "backlog", "live"
-Place = tuple[str, int]
-"""The place of a row or element in a step: the task, and the position among its rows and elements."""
+ChannelOrder = tuple[str, int, str]
+Place = tuple[ChannelOrder, int]
+"""The place of a row or element in a step: the task, by the order of its channel, and the position among its
+rows and elements."""
 
 
 class Channel(NamedTuple):
@@ -48,6 +50,20 @@ class Channel(NamedTuple):
     def encode(self) -> str:
         """As text."""
         return json.dumps(self)
+
+
+@lru_cache(maxsize=4096)
+def channel_order(channel: str) -> ChannelOrder:
+    """What orders a channel, given as text, among others: its source, then the number of its partition.
+
+    `QUERY` precedes all channels, and partitions that are not numbers precede those that are.
+    """
+    if channel == QUERY:
+        return "", -1, ""
+    source, partition = json.loads(channel)
+    number = int(partition) if partition.isdecimal() else -1
+    # As JSON, which is the order of channels as text: a batch that is repeated keeps its order.
+    return json.dumps(source), number, partition
 
 
 class ControlElement(NamedTuple):
@@ -165,7 +181,7 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
             known = [each for each in (of_source.get(partition), time_ms) if each is not None]
             of_source[partition] = max(known, default=None)
         for source, name, at, value in arrived:
-            place = (QUERY if source == QUERY else task, at)
+            place = (channel_order(QUERY if source == QUERY else task), at)
             if isinstance(value, str):
                 reports.append(BacklogReport(place, source, name, value == _BACKLOG))
                 continue

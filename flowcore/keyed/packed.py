@@ -18,7 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker
-from flowcore.keyed.control import Channel, ControlElement, Place, encode_control
+from flowcore.keyed.control import (
+    Channel,
+    ChannelOrder,
+    ControlElement,
+    Place,
+    channel_order,
+    encode_control,
+)
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
 __all__ = ["EVERY", "PACKED", "Packed", "PackedKind", "PackedRows", "sort_packed"]
@@ -116,8 +123,8 @@ class Packed(NamedTuple):
 def sort_packed(rows: Iterable[Packed]) -> list[Packed]:
     """Sort the rows of one step in the order of processing."""
 
-    def order(row: Packed) -> tuple[int, str, int, int]:
-        return _ORDER[row.kind], row.channel, row.at, row.kind
+    def order(row: Packed) -> tuple[int, ChannelOrder, int, int]:
+        return _ORDER[row.kind], channel_order(row.channel), row.at, row.kind
 
     return sorted(rows, key=order)
 
@@ -130,7 +137,7 @@ class PackedRows:
         self._with_places = schema.append(_PLACE)
         kinds = (PackedKind.ROWS, PackedKind.ROWS_WITH_PLACES)
         self._waiting = [item for item in items if item.kind in kinds][::-1]
-        self._split: tuple[str, pa.RecordBatch] | None = None
+        self._split: tuple[ChannelOrder, pa.RecordBatch] | None = None
         """The rest of a packed row, some records of which were taken."""
 
     def take(self, up_to: Place | None = None) -> list[pa.RecordBatch]:
@@ -140,17 +147,18 @@ class PackedRows:
             self._take_split(*self._split, up_to, found)
         while self._split is None and self._waiting:
             item = self._waiting[-1]
-            if up_to is not None and (item.channel, item.at) >= up_to:
+            channel = channel_order(item.channel)
+            if up_to is not None and (channel, item.at) >= up_to:
                 break
             self._waiting.pop()
             if item.kind == PackedKind.ROWS:
                 found.append(item.rows(self._schema))
             else:
-                self._take_split(item.channel, item.rows(self._with_places), up_to, found)
+                self._take_split(channel, item.rows(self._with_places), up_to, found)
         return found
 
     def _take_split(
-        self, channel: str, rows: pa.RecordBatch, up_to: Place | None, found: list[pa.RecordBatch]
+        self, channel: ChannelOrder, rows: pa.RecordBatch, up_to: Place | None, found: list[pa.RecordBatch]
     ) -> None:
         """Take records of a packed row, and leave the rest."""
         count = rows.num_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from operator import itemgetter
 from random import Random
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.elements import RecordAttributes, Watermark
-from flowcore.keyed.control import QUERY, Channel, StepControl, decode_control
+from flowcore.keyed.control import QUERY, Channel, ControlElement, StepControl, channel_order, decode_control
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
 from flowcore.keyed.packing import BACKLOG_CHANNELS, InputColumns, Packing, Recipient
 from flowcore.serializers import TaggedSerializer
@@ -104,7 +105,11 @@ def test_packing_separates_records_from_backlog_statuses() -> None:
     control = [_control(item) for _, item in items if item.kind == PackedKind.CONTROL]
     four = Channel("in", "4").encode()
     assert [each.backlog for each in control] == [
-        [((QUERY, 7), QUERY, "", True), ((QUERY, 8), QUERY, "", False), ((four, 12), "in", "4/x", True)]
+        [
+            ((channel_order(QUERY), 7), QUERY, "", True),
+            ((channel_order(QUERY), 8), QUERY, "", False),
+            ((channel_order(four), 12), "in", "4/x", True),
+        ]
     ] * 2
     rows = [(group, item.at) for group, item in items if item.kind == PackedKind.ROWS_WITH_PLACES]
     assert rows == [(1, 11)]
@@ -128,6 +133,38 @@ def test_users_function_computes_the_watermark() -> None:
     items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
     control = [_control(item) for item in items if item.kind == PackedKind.CONTROL]
     assert [_newest(each) for each in control] == [{"0": 200}]
+
+
+def test_partitions_are_processed_in_the_order_of_their_numbers() -> None:
+    """Those of a history are in the order of event time, also if there are more than ten of them."""
+    channels = [Channel("in", str(partition)) for partition in range(12)]
+    elements = [ControlElement("in", "10", "", 1, Watermark(9))]
+    control = Packed.of_control(channels[10], elements=elements)
+    rows = [
+        Packed.of_rows(channel, 0, pa.RecordBatch.from_pylist([{"user": "a", "t": number, "v": 1}], ROWS))
+        for number, channel in enumerate(channels)
+    ]
+
+    ordered = sort_packed([control, *rows])
+
+    packed, place = PackedRows(ordered, ROWS), _control(control).place("in", 0)
+    assert [part["t"].to_pylist() for part in packed.take(place)] == [[number] for number in range(11)]
+    assert [part["t"].to_pylist() for part in packed.take()] == [[11]]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["in", "in 2", "\u00e9", 'i"']), st.integers(0, 9)), max_size=20))
+def test_channels_of_up_to_ten_partitions_have_the_order_of_their_texts(found: list[tuple[str, int]]) -> None:
+    """A batch that is repeated from an existing checkpoint processes its records in the same order."""
+    texts = [Channel(source, str(partition)).encode() for source, partition in found]
+
+    assert sorted([QUERY, *texts], key=channel_order) == sorted([QUERY, *texts])
+
+
+def test_partitions_without_a_number_have_an_order() -> None:
+    """They precede those with one."""
+    texts = [Channel("in", partition).encode() for partition in ("10", "b", "", "2", "a")]
+
+    assert [json.loads(text)[1] for text in sorted(texts, key=channel_order)] == ["", "a", "b", "2", "10"]
 
 
 PARTITIONS = 12
