@@ -162,3 +162,23 @@ def test_start_continues_with_its_last_version_if_the_newest_cannot_be_joined(
     versions = {record.headers["flowcore-bounded-version"].decode() for record in live.records(out)}
     assert versions == {good.version}
     assert [value["city"] for value in live.values(out)] == ["Bern", "Bern"]
+
+
+def test_union_of_two_reads_of_one_topic_gives_each_copy_its_own_id(live: Live) -> None:
+    """Each read has a frame of its own; those of another topic keep their ids."""
+    bids, others, out = live.topic("bids", schema=BID), live.topic("others", schema=BID), live.topic("out")
+    live.send(bids, _bid(1, "a"), _bid(2, "a"), _bid(3, "a"))
+    live.send(others, _bid(4, "b"))
+    flow = Flow("f")
+    first, second = (flow.read(name, bids).where(f"price > {n}") for n, name in enumerate("xy", 1))
+    first.union(second).union(flow.read("z", others)).write("out", out)
+
+    live.run(flow)
+
+    records = live.records(out)
+    found = sorted((record.json["id"], record.id) for record in records)
+    topic, other = live.topic_id(bids), live.topic_id(others)
+    assert found == [
+        (2, f"f/out:{topic}:0:1:0"), (3, f"f/out:{topic}:0:2:0"), (3, f"f/out:{topic}:0:2:0.1-1"),
+        (4, f"f/out:{other}:0:0:0"),
+    ]  # fmt: skip

@@ -9,12 +9,13 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from flowcore.api.operators import Join, Operator, Union, WithHistory
+from flowcore.planner.ways import find_live_sources
 
-__all__ = ["label_states", "label_steps"]
+__all__ = ["label_states", "label_steps", "number_members"]
 
 _DIGEST_BYTES = 6
 
@@ -57,6 +58,22 @@ def label_states(operators: Iterable[Operator]) -> dict[Operator, str]:
         known[label] += 1
         labels[node] = f"{label}.{known[label]}" if known[label] > 1 else label
     return labels
+
+
+def number_members(inputs: Sequence[Operator], frames: Sequence[object]) -> list[int]:
+    """The numbers of a union's inputs: those that may have the same source record have different ones.
+
+    Args:
+        inputs: The inputs.
+        frames: The frame of each input; a topic that is read twice has a frame for each read.
+    """
+    topics = [{each.topic.name for each in find_live_sources([node]) if each.topic} for node in inputs]
+    members = list(zip(frames, topics, strict=True))
+    numbers: list[int] = []
+    for frame, read in members:
+        same = [other is frame or not read.isdisjoint(others) for other, others in members]
+        numbers.append(1 + max((n for n, known in zip(numbers, same, strict=False) if known), default=-1))
+    return numbers
 
 
 def _table(node: Operator) -> str:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
+from flowcore.planner.rules.record_labels import number_members
 from flowcore.spark.frame.rows import BAD_COLUMNS, BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote, saturate_times
 
@@ -277,9 +278,14 @@ class OpenBranches:
             for (_, branch), has_place in zip(members, have_places, strict=True)
         ]
         with_ids = all(have_ids) and any(branch.has_record_id for _, branch in members)
+        numbered = number_members(node.inputs, [branched for branched, _ in members])
         for branched in frames:
-            branches = [branch for owner, branch in members if owner is branched]
-            branched.set(_unite(branched, branches, names, number, step, place if with_ids else None))
+            mine = [
+                (branch, nth)
+                for (owner, branch), nth in zip(members, numbered, strict=True)
+                if owner is branched
+            ]
+            branched.set(_unite(branched, mine, names, number, step, place if with_ids else None))
             if shared and not branched.shared:
                 branched.set({BRANCH: str(number)})
                 branched.shared = True
@@ -321,12 +327,13 @@ class OpenBranches:
 
 def _unite(  # noqa: PLR0917 - the branches, then the result
     branched: BranchedFrame,
-    branches: Sequence[Branch],
+    members: Sequence[tuple[Branch, int]],
     names: Mapping[str, str],
     number: int,
     step: str,
     place: str | None,
 ) -> dict[str, str]:
+    branches = [branch for branch, _ in members]
     *earlier, last = branches
 
     def choose(column: str) -> str:
@@ -341,10 +348,10 @@ def _unite(  # noqa: PLR0917 - the branches, then the result
             for branch in branches
         )
         merged[RECORD_ID] = f"CASE {' '.join(cases)} ELSE {others} END"
-    if earlier and RECORD_ORDINAL in branched.frame.columns:
+    later = [(branch, nth) for branch, nth in members if nth > 0]
+    if later and RECORD_ORDINAL in branched.frame.columns:
         # A record that passed several branches becomes several records, each with its own id.
-        places = enumerate(branches[1:], 1)
-        cases = (f"WHEN {branched.is_in(branch)} THEN '.{step}-{nth}'" for nth, branch in places)
+        cases = (f"WHEN {branched.is_in(branch)} THEN '.{step}-{nth}'" for branch, nth in later)
         merged[RECORD_ORDINAL] = f"{RECORD_ORDINAL} || CASE {' '.join(cases)} ELSE '' END"
     if branched.shared:
         numbers = ", ".join(str(branch.number) for branch in branches)

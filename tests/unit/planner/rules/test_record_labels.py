@@ -12,7 +12,7 @@ from flowcore.api.operators import Join, Operator, Union
 from flowcore.kafka.topics import TopicIdentity
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.rules.record_labels import label_states, label_steps
+from flowcore.planner.rules.record_labels import label_states, label_steps, number_members
 from flowcore.spark.frame.record_ids import RecordIds
 
 BID = "id BIGINT, shop STRING, at BIGINT"
@@ -123,3 +123,16 @@ def test_ids_of_a_recreated_topic_or_another_writer_differ(read: tuple[str, ...]
     }
     assert len(found) == 4
     assert len({ids().of_record("x"), ids(bids="C").of_record("x"), ids("g").of_record("x")}) == 3
+
+
+def _reads(*topics: str) -> list[Operator]:
+    flow = Flow("f")
+    reads = [flow.read(f"r{n}", KafkaTopic(name, schema=BID)) for n, name in enumerate(topics)]
+    return [read.where("id > 0").operator for read in reads]
+
+
+def test_members_of_a_union_that_may_have_one_record_have_different_numbers() -> None:
+    """They share a frame, or a topic that is read twice; other members keep the number of their frame."""
+    assert number_members(_reads("bids", "bids", "asks", "bids"), ["a", "b", "c", "d"]) == [0, 1, 0, 2]
+    assert number_members(_reads("bids", "asks", "bids", "asks"), ["a", "a", "a", "b"]) == [0, 1, 2, 2]
+    assert number_members(_reads("bids", "asks", "calls"), ["a", "b", "a"]) == [0, 0, 1]
