@@ -159,5 +159,23 @@ def test_bad_records_of_a_history_are_dead_letters(live: Live, tmp_path: Path, s
     assert live.values(out)
 
 
+def test_a_record_without_event_time_is_on_one_side_of_the_seam(live: Live, tmp_path: Path) -> None:
+    """The history keeps it; the topic, which may have the same record, leaves it out."""
+    untimed: dict[str, Any] = {"id": 1, "shop": 1, "at": None}
+    past = _write_past(tmp_path, [untimed, {"id": 2, "shop": 1, "at": 100}])
+    source, out = live.topic("bids"), live.topic("out")
+    live.send(source, untimed, {"id": 2, "shop": 1, "at": 100}, {"id": 3, "shop": 1, "at": 60_000})
+    flow = Flow("bids")
+    topic = KafkaTopic(source.name, schema=BID, event_time="at", watermark=monotonous())
+    history = flow.read("past", Parquet(past, schema=BID))
+    history.then(flow.read("bids", topic), at=SEAM).write("out", out)
+
+    _run_stages(live, flow)
+    live.run(flow)
+
+    assert sorted(row["id"] for row in live.values(out)) == [1, 2, 3]
+    assert live.records(topic.dead_letter) == []
+
+
 def _add(kept: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**new, "id": kept["id"] + new["id"]}

@@ -17,7 +17,8 @@ def find_histories(operators: Iterable[Operator]) -> tuple[WithHistory, ...]:
 def decide_history(node: WithHistory) -> Decision:
     """Where a history ends and its topic begins, and why no record is counted twice."""
     reads_first = f"the query reads all of it before the first record of {node.live.name}"
-    why = f"records of {node.history.name} from it on are left out, and records of {node.live.name} before it"
+    history, live = node.history.name, node.live.name
+    why = f"records of {history} from it on are left out, and records of {live} before it or without a time"
     if node.at_ms is None:
         topic = node.live_topic.name
         same = any(each.topic is not None and each.topic.name == topic for each in node.history.upstream)

@@ -194,11 +194,14 @@ class _Compiler:
     def _cut_at_seam(
         self, node: WithHistory, branched: BranchedFrame, branch: Branch
     ) -> tuple[BranchedFrame, Branch]:
-        """Drop the records of a topic from before the seam; those of its history have negative offsets."""
+        """Drop the records of a topic from before the seam; those of its history have negative offsets.
+
+        Records without a time are dropped, too: the history keeps its own.
+        """
         expression = event_time_expression(node.live)
         if node.at_ms is not None and expression is not None:
             time = milliseconds(branched.frame, branch.expression(expression))
-            branched.filter(branch, f"offset < 0 OR coalesce({time} >= {node.at_ms}, true)")
+            branched.filter(branch, f"offset < 0 OR {time} >= {node.at_ms}")
         return branched, branch
 
     def _apply_native(

@@ -68,7 +68,11 @@ def test_seams_that_count_twice_or_not_at_all_are_refused(
 @pytest.mark.parametrize(
     ("declare", "seam", "why"),
     [
-        (lambda f: past(f).then(bids(f), at=SEAM), "event time 2026-03-01T00:00:00", "it on are left out"),
+        (
+            lambda f: past(f).then(bids(f), at=SEAM),
+            "event time 2026-03-01T00:00:00",
+            "before it or without a time",
+        ),
         (lambda f: begin(f, start={0: 7}), "the start position of bids", "the history has it as its end"),
         (lambda f: past(f).then(bids(f, start={0: 7})), "the start position of bids", "is not checked"),
     ],
