@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker
+from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.control import (
     Channel,
     ChannelOrder,
@@ -123,8 +124,9 @@ class Packed(NamedTuple):
 def sort_packed(rows: Iterable[Packed]) -> list[Packed]:
     """Sort the rows of one step in the order of processing."""
 
-    def order(row: Packed) -> tuple[int, ChannelOrder, int, int]:
-        return _ORDER[row.kind], channel_order(row.channel), row.at, row.kind
+    def order(row: Packed) -> tuple[int, ChannelOrder, int, int, bytes]:
+        # By content, too: copies of one row that come from several tasks have one place.
+        return _ORDER[row.kind], channel_order(row.channel), row.at, row.kind, row.payload
 
     return sorted(rows, key=order)
 
@@ -154,8 +156,23 @@ class PackedRows:
             if item.kind == PackedKind.ROWS:
                 found.append(item.rows(self._schema))
             else:
-                self._take_split(channel, item.rows(self._with_places), up_to, found)
+                self._take_split(channel, self._merge(item), up_to, found)
         return found
+
+    def _merge(self, item: Packed) -> pa.RecordBatch:
+        """The rows of a packed row, and of those of other tasks that are between them, by their places."""
+        batches = [item.rows(self._with_places)]
+        last = _last_place(batches[0])
+        while self._waiting:
+            other = self._waiting[-1]
+            if other.kind != item.kind or other.channel != item.channel or other.at >= last:
+                break
+            batches.append(self._waiting.pop().rows(self._with_places))
+            last = max(last, _last_place(batches[-1]))
+        rows = concat_batches(batches)
+        if len(batches) == 1:
+            return rows
+        return rows.take(np.argsort(rows.column(_PLACE.name).to_numpy(), kind="stable"))
 
     def _take_split(
         self, channel: ChannelOrder, rows: pa.RecordBatch, up_to: Place | None, found: list[pa.RecordBatch]
@@ -168,3 +185,8 @@ class PackedRows:
         if count:
             found.append(rows.slice(0, count).select(self._schema.names))
         self._split = (channel, rows.slice(count)) if count < rows.num_rows else None
+
+
+def _last_place(rows: pa.RecordBatch) -> int:
+    place: int = rows.column(_PLACE.name)[-1].as_py()
+    return place

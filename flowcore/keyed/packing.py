@@ -157,6 +157,8 @@ class Packing:
         senders: The senders whose control elements count; None if all do.
         by_channel: Pack each channel for itself. Necessary if channels share a task in one run and not in
             another: a repeated batch processes its records in the same order.
+        scattered: Rows of one channel may be in several tasks. Their places are their offsets, by which key
+            groups bring them in order again; they are packed by channel.
     """
 
     inputs: InputColumns
@@ -170,6 +172,7 @@ class Packing:
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
     senders: SenderFiles | None = None
     by_channel: bool = False
+    scattered: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the input of one task."""
@@ -214,15 +217,20 @@ class Packing:
     def _records(self, batch: pa.RecordBatch, task: _Task) -> Iterator[tuple[int, Packed]]:
         """Records by group; the elements between them and the newest times are added to the task's."""
         batch, channels, offsets = self._in_order(batch)
-        for start, end in _runs(channels) if self.by_channel else [(0, batch.num_rows)]:
+        for start, end in _runs(channels) if self._apart else [(0, batch.num_rows)]:
             portion = self._portion(int(channels[start]), int(offsets[start]), task)
             rows = slice(start, end)
             part = batch.slice(start, end - start)
             yield from self._portion_records(part, channels[rows], offsets[rows], portion, task)
 
+    @property
+    def _apart(self) -> bool:
+        """Each channel is packed for itself."""
+        return self.by_channel or self.scattered
+
     def _portion(self, number: int, offset: int, task: _Task) -> _Portion:
         """The portion of a task for rows that begin with a channel and an offset."""
-        key = number if self.by_channel else _NO_CHANNEL
+        key = number if self._apart else _NO_CHANNEL
         if key not in task.portions:
             task.portions[key] = _Portion(self._channel(number), offset, TaskElements(self.senders))
         return task.portions[key]
@@ -231,7 +239,7 @@ class Packing:
         self, batch: pa.RecordBatch, channels: Times, offsets: Times, portion: _Portion, task: _Task
     ) -> Iterator[tuple[int, Packed]]:
         at, portion.at = portion.at, portion.at + batch.num_rows
-        places = np.arange(at, portion.at)
+        places = offsets if self.scattered else np.arange(at, portion.at)
         elements = np.zeros(batch.num_rows, np.bool_)
         if self.inputs.element is not None:
             elements = batch.column(self.inputs.element).is_valid().to_numpy(zero_copy_only=False)
@@ -244,7 +252,7 @@ class Packing:
         self._take_newest(batch, channels, task)
         for number, recipient in enumerate(self.recipients):
             for group, rows, chosen in recipient.pack(batch, self.key_groups):
-                if has_elements:
+                if has_elements or self.scattered:
                     packed = Packed.of_rows_with_places(portion.channel, places[chosen], rows, number)
                 else:
                     packed = Packed.of_rows(portion.channel, at, rows, number)

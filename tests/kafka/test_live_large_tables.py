@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -12,16 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet
+from flowcore import Flow, KafkaTopic, Parquet, Tumbling
+from flowcore.elements import Record, StreamElement, Watermark
 from flowcore.planner import plan_flow
+from flowcore.serializers import TaggedSerializer
+from flowcore.serializers.formats import RawFormat
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.flow import run_plan
+from tests.sampling import sample
 from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
 Live = Any
+TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 BID = "id BIGINT NOT NULL, shop STRING"
 KINDS: tuple[Any, ...] = ("inner", "left", "semi", "anti")
 
@@ -105,6 +111,65 @@ def test_a_table_that_outgrows_its_limit_is_shuffled_from_then_on(live: Live, tm
     assert sorted(found, key=str) == [
         (0, "Bern"), (1, "Biel"), (2, "Basel"), (2, "Brig"), (3, "Basel"), (3, "Brig"), (4, None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("upstream", sample(["topic", "window"], "window"))
+def test_records_are_on_time_behind_a_shuffled_table(live: Live, tmp_path: Path, upstream: str) -> None:
+    """The join scatters a partition over tasks: records and watermarks are in order again behind it.
+
+    The first records have one shop, so that the task of the others begins far behind.
+    """
+    live.settings = replace(live.settings, max_broadcast_bytes=1)
+    shops = ["s0"] * 4 + [f"s{number}" for number in range(4, 20)]
+    _write_shops(tmp_path, {shop: ["Bern"] for shop in shops})
+    source = live.topic("bids", schema=BID, elements="tagged")
+    counts, late = (live.topic(name, elements="plain") for name in ("counts", "late"))
+    elements: list[StreamElement[bytes]] = []
+    for number, shop in enumerate(shops):
+        content = json.dumps({"id": number, "shop": shop}).encode()
+        elements += [Record(content, number * 1000), Watermark(number * 1000)]
+    live.send(source, *map(TAGGED.encode, [*elements, Watermark(60_000)]))
+    flow = Flow("large")
+    table = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+    bids = flow.read("bids", source)
+    if upstream == "window":
+        bids = bids.window(Tumbling(1), by="shop", name="first").aggregate(id="max(id)").select("shop", "id")
+    seconds = bids.join(table, on="shop", how="left").window(
+        Tumbling(1), by="city", late="side-output", name="per_city"
+    )
+    found = seconds.aggregate(n="count(*)", last="max(id)")
+    found.select("city", "n", "last").write("counts", counts)
+    found.late.select("id").write("late", late)
+
+    live.run(flow)
+
+    assert live.values(late) == []
+    rows = sorted((row["last"], row["n"], row["city"]) for row in live.values(counts))
+    assert rows == [(number, 1, "Bern") for number in range(len(shops))]
+
+
+def test_order_of_arrival_is_kept_behind_a_shuffled_table(live: Live, tmp_path: Path) -> None:
+    """The records of a key arrive with different keys of the join, and so from different tasks."""
+    live.settings = replace(live.settings, max_broadcast_bytes=1)
+    _write_shops(tmp_path, {f"s{number}": ["Bern"] for number in range(20)})
+    source, out = live.topic("bids", schema=BID), live.topic("out")
+    shops = [f"s{number * 7 % 20}" for number in range(60)]
+    live.send(source, *({"id": 1, "shop": shop} for shop in shops))
+    flow = Flow("large")
+    table = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+    joined = flow.read("bids", source).join(table, on="shop", how="left")
+    joined.reduce(_follow, by="id", schema=f"{BID}, city STRING", name="seen").write(
+        "out", replace(out, key="id")
+    )
+
+    live.run(flow)
+
+    last = live.values(out)[-1]
+    assert (last["shop"], last["city"]) == (" ".join(shops), "Bern")
+
+
+def _follow(kept: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    return {**new, "shop": f"{kept['shop']} {new['shop']}"}
 
 
 def _commit(live: Live, flow: Flow) -> None:

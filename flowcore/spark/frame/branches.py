@@ -64,6 +64,7 @@ class BranchedFrame:
         has_coordinates: Its rows carry the coordinates of their source record.
         keeps_dropped: A dropped record stays as `RowKind.DROPPED`, for the watermarks of windows downstream.
         shared: It contains rows of several branches or kinds.
+        scattered: A join has distributed its rows: those of one channel may be in several tasks.
     """
 
     frame: DataFrame
@@ -73,6 +74,7 @@ class BranchedFrame:
     has_markers: bool = field(default=False, kw_only=True)
     keeps_dropped: bool = field(default=False, kw_only=True)
     shared: bool = field(default=False, kw_only=True)
+    scattered: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self.shared = self.shared or self.has_bad or self.has_markers or self.keeps_dropped
@@ -191,6 +193,7 @@ class BranchedFrame:
         equal = (f"{branch.column(mine)} = {keys[theirs.lower()]}" for mine, theirs in on)
         condition = F.expr(" AND ".join([self.is_in(branch), *equal]))
         self.frame = self.frame.join(table, condition, "left")
+        self.scattered = self.scattered or shuffles
         if how in ("inner", "semi"):
             self.filter(branch, hit)
         elif how == "anti":
@@ -319,6 +322,7 @@ class OpenBranches:
             first.has_bad = first.has_bad or branched.has_bad
             first.has_markers = first.has_markers or branched.has_markers
             first.keeps_dropped = first.keeps_dropped or branched.keeps_dropped
+            first.scattered = first.scattered or branched.scattered
         # A merged frame also has the other branches of the same sources.
         for output, waiting in self.waiting.items():
             self.waiting[output] = [(first if owner in others else owner, each) for owner, each in waiting]

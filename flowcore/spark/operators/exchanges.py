@@ -147,7 +147,10 @@ def run_exchange(
         functions=functions,
         senders=context.sender_files,
         by_channel=place.depth == 1,
+        scattered=branched.scattered,
     )
+    # Rows that pass are not brought in order before the next exchange.
+    branched.scattered = branched.scattered and bool(passing)
     rows = unpack_step(
         members, run_key_groups(frame, packing, exchange),
         names=branched.names, passing=passed if passing else None,

@@ -184,13 +184,36 @@ def test_order_does_not_depend_on_which_partitions_share_a_task(
     assert _processed(sent, task_of) == alone
 
 
-def _processed(sent: list[tuple[int, str | None]], task_of: list[int]) -> list[tuple[Any, ...]]:
-    """What the two key groups process: records, or watermarks where there is no user, by partition."""
+@given(PARTS, st.lists(st.integers(0, 2), min_size=40, max_size=40), st.randoms())
+def test_order_does_not_depend_on_the_tasks_among_which_a_join_scatters_a_partition(
+    sent: list[tuple[int, str | None]], task_of: list[int], random: Random
+) -> None:
+    """Each record is processed between the same records and control elements of its partition."""
+    alone = _processed(sent, [*range(PARTITIONS)])
+
+    for tasks in (task_of, random.sample(task_of, len(task_of))):
+        scattered = _processed(sent, tasks, scattered=True)
+        assert [_flat(found) for found in scattered] == [_flat(found) for found in alone]
+
+
+def _flat(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Places are offsets, or counts, and only their order matters."""
+    _, taken, last, newest = found
+    return [[row for part in parts for row in part] for parts in [*taken, last]], newest
+
+
+def _processed(
+    sent: list[tuple[int, str | None]], task_of: list[int], *, scattered: bool = False
+) -> list[tuple[Any, ...]]:
+    """What the two key groups process: records, or watermarks where there is no user, by partition.
+
+    ``task_of`` has the task of each partition, or of each row if these are ``scattered``.
+    """
     packing = Packing(
         inputs=InputColumns(
             channel="p", offset="o", newest="t", element="element", sender="sender"
         ),
-        sources=("in",), key_groups=2, recipients=(RECIPIENT,), by_channel=True,
+        sources=("in",), key_groups=2, recipients=(RECIPIENT,), by_channel=True, scattered=scattered,
     )  # fmt: skip
     watermarks = TaggedSerializer(RawFormat())
     items: dict[int, list[Packed]] = {0: [], 1: []}
@@ -207,7 +230,7 @@ def _processed(sent: list[tuple[int, str | None]], task_of: list[int]) -> list[t
                 "v": offset,
             }
             for offset, (partition, user) in enumerate(sent)
-            if task_of[partition] == task
+            if task_of[offset if scattered else partition] == task
         ]
         rows.sort(key=itemgetter("p"))  # a task reads one partition after the other
         batch = pa.RecordBatch.from_pylist(rows, schema=TASK)
