@@ -75,10 +75,11 @@ class WindowConfig:
             triggers.require_trigger("trigger", self.trigger)
         if self.evictor is not None:
             require_object("evictor", self.evictor, ("keep",), "CountEvictor(100)")
-        if self.assigner.merging and not self.effective_trigger.mergeable:
+        if self.assigner.merging and not triggers.is_mergeable(self.effective_trigger):
             msg = (
                 f"{self.effective_trigger!r} with {self.assigner!r}: the trigger cannot continue when "
-                "windows merge; use another trigger, or windows that do not merge"
+                "windows merge; use another trigger, or windows that do not merge; one of your own says "
+                "mergeable = True and has on_merge, if it can"
             )
             raise InvalidWindowError(msg)
 

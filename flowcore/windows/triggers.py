@@ -34,6 +34,7 @@ __all__ = [
     "Trigger",
     "TriggerContext",
     "TriggerResult",
+    "is_mergeable",
     "kind_of",
     "require_trigger",
 ]
@@ -95,7 +96,11 @@ class TriggerContext(Protocol):
 
 
 class Trigger(Protocol):
-    """Decides when a window emits, if it has content; ``mergeable`` ones work with windows that merge."""
+    """Decides when a window emits, if it has content.
+
+    ``mergeable`` ones work with windows that merge; one of your own without the attribute is not mergeable,
+    and needs no `on_merge`.
+    """
 
     @property
     def mergeable(self) -> bool: ...
@@ -137,6 +142,11 @@ def require_trigger(name: str, trigger: object) -> None:
     """
     methods = ("on_element", "on_event_time", "on_processing_time")
     require_object(name, trigger, methods, "Count(100)")
+
+
+def is_mergeable(trigger: Trigger) -> bool:
+    """Whether a trigger continues when windows merge; one without the attribute does not."""
+    return bool(getattr(trigger, "mergeable", False)) and callable(getattr(trigger, "on_merge", None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +238,7 @@ class Purging:
 
     @property
     def mergeable(self) -> bool:
-        return self.inside.mergeable
+        return is_mergeable(self.inside)
 
     def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         return _purge(self.inside.on_element(value, timestamp_ms, context))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flowcore.errors import InvalidWindowError
 from flowcore.windows import (
     Emissions,
     EndOfStreamWindows,
@@ -274,6 +275,32 @@ class _AtThousands:
         assert context.state is None
         context.state = max(states)
         context.register_event_timer(context.state)
+
+
+class _AtRecords:
+    """A custom trigger that fires at each record, and says nothing about windows that merge."""
+
+    def on_element(self, *_: Any) -> TriggerResult:
+        return TriggerResult.FIRE
+
+    def on_event_time(self, *_: Any) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    on_processing_time = on_event_time
+
+
+class _Mergeable(_AtRecords):
+    mergeable = True
+
+
+@pytest.mark.parametrize("wrap", [lambda trigger: trigger, Purging])
+@pytest.mark.parametrize("trigger", [_AtRecords(), _Mergeable()])
+def test_custom_trigger_without_what_a_merge_needs_is_refused_for_sessions(wrap: Any, trigger: Any) -> None:
+    """It is one that does not merge, as in Flink; other windows take it."""
+    with pytest.raises(InvalidWindowError, match="one of your own says mergeable = True and has on_merge"):
+        harness_of(SessionWindows(10_000), wrap(trigger))
+
+    assert values_of(harness_of(TumblingWindows(10_000), wrap(trigger)).feed(("a", 1, 500))) == [[1]]
 
 
 def test_custom_trigger_decides_by_its_own_timers() -> None:
