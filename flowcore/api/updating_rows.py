@@ -142,13 +142,22 @@ def explain_replaced(node: Operator) -> Decision | None:
             ("it does not take back the row that is replaced",),
             ("use aggregate(by=...), which does",),
         )
-    if isinstance(node, Where | Filter):
-        return Decision(
-            f"does not retract rows of {replacing.name}",
-            ("a row that does not fit is dropped, so that the earlier row of its key stays in the output",),
-            ("write the rows with deleted= instead",),
-        )
-    return None
+    match node:
+        case Where() | Filter():
+            dropped = "that does not fit is dropped, so that the earlier row of its key stays"
+            change = "write the rows with deleted= instead"
+        case Join(how=how) if how != "left":
+            partner = "with a" if how == "anti" else "without a"
+            dropped = f"{partner} partner is dropped, so that the earlier row of its key stays"
+            change = "join them with how='left', and write those rows with deleted= instead"
+        case FlatMap() | Select(repeats_records=True) | WithColumns(repeats_records=True):
+            dropped = "may give fewer rows than the earlier one of its key, so that some of those stay"
+            change = "make a row for each of them, and write it with deleted= instead"
+        case _:
+            return None
+    return Decision(
+        f"does not retract rows of {replacing.name}", (f"a row {dropped} in the output",), (change,)
+    )
 
 
 def replaces_by_key(node: Operator) -> bool:

@@ -56,6 +56,45 @@ def test_a_condition_on_replaced_rows_says_that_it_does_not_retract() -> None:
     assert not any("retract" in each for each in lines(lambda sales: newest(sales.where("price > 10"))))
 
 
+CITY = "shop STRING, city STRING"
+
+
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (lambda rows, shops: rows.join(shops, on="shop", name="n"), "without a partner is dropped"),
+        (
+            lambda rows, shops: rows.join(shops, on="shop", how="semi", name="n"),
+            "without a partner is dropped",
+        ),
+        (lambda rows, shops: rows.join(shops, on="shop", how="anti", name="n"), "with a partner is dropped"),
+        (lambda rows, shops: rows.join(shops, on="shop", how="left", name="n"), ""),
+        (lambda rows, _: rows.flat_map(lambda row: [row], schema=SALE, name="n"), "fewer rows"),
+        (lambda rows, _: rows.select("shop", "explode(array(price)) as price", name="n"), "fewer rows"),
+        (lambda rows, _: rows.with_columns(p="explode(array(price))", name="n"), "fewer rows"),
+        (lambda rows, _: rows.with_columns(p="price + 1", name="n"), ""),
+    ],
+)
+def test_operators_that_drop_replaced_rows_say_that_they_do_not_retract(
+    declare: Callable[[Stream, Stream], Stream], said: str
+) -> None:
+    """Joins that keep all rows, and expressions, say nothing; nor do others over final rows."""
+
+    def retracting(ranked: Callable[[Stream], Stream]) -> list[str]:
+        flow = Flow("f")
+        rows = ranked(flow.read("sales", KafkaTopic("sales", schema=SALE)))
+        found = declare(rows, flow.read("shops", Parquet("shops", schema=CITY)))
+        found.write("out", KafkaTopic("out"), key="shop")
+        text = plan_flow(flow).explain()
+        return [line.strip() for line in text.splitlines() if "retract" in line]
+
+    (line,) = retracting(newest) or [""]
+
+    assert line.startswith("n does not retract rows of newest because a row ") == bool(said)
+    assert said in line
+    assert not retracting(lambda sales: sales)
+
+
 def test_a_reason_of_several_operators_is_one_line() -> None:
     """The names are in the order of the operators."""
     found = lines(lambda sales: per_minute(newest(sales)))
