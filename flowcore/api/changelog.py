@@ -11,7 +11,7 @@ from flowcore.api.operators import (
     RetractingAggregate,
 )
 from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
-from flowcore.api.updating_rows import require_replaced
+from flowcore.api.updating_rows import require_lasting_ranks, require_replaced
 from flowcore.api.window_aggregates import AggregatePlace, WindowAggregates, parse_window_aggregates
 from flowcore.windows.built_in import BuiltIn
 
@@ -36,12 +36,14 @@ def build_retraction(
 
     Raises:
         PlanError: An operator upstream may drop a row that replaces an earlier one, the key of the rows is
-            unknown, or an aggregate cannot take a value back.
+            unknown, ranks are forgotten without output, or an aggregate cannot take a value back.
     """
     (node,), name = fields["inputs"], fields["name"]
     replaced = require_replaced(
         node, name, "put the condition into the aggregates, as in sum(if(condition, price, null))"
     )
+    if ttl_ms is None:
+        require_lasting_ranks(node, name)
     why = f"over {node.name!r}, whose rows replace earlier ones: a replaced value could not be taken back"
     found = _parse_counted(node, name, aggregates, why=(why, ""))
     for _, argument in found.computed:

@@ -20,6 +20,7 @@ from flowcore.api.operators import (
     MapBatches,
     Operator,
     PythonOperator,
+    Ranked,
     Read,
     RetractingAggregate,
     Select,
@@ -42,6 +43,7 @@ __all__ = [
     "find_replacing",
     "replaces_by_key",
     "require_final",
+    "require_lasting_ranks",
     "require_replaced",
 ]
 
@@ -187,6 +189,18 @@ def require_final(node: Operator, name: str, instead: str) -> None:
         refuse(
             f"operator {name!r}: rows of {found.name!r} replace and delete earlier ones by "
             f"{', '.join(found.key or ())}: those would still be counted; {instead}"
+        )
+
+
+def require_lasting_ranks(node: Operator, name: str) -> None:
+    """Check that no rank stays counted when its key is forgotten, for an aggregate without a time to live."""
+    ranked = _find_first(node)
+    if isinstance(ranked, Ranked) and ranked.ttl_ms is not None and ranked.n > 1:
+        refuse(
+            f"operator {name!r}: {ranked.name!r} forgets a key after its ttl= without output, and the next "
+            "record of the key has rank 1: rows of its other ranks would be counted for ever; pass ttl= to "
+            f"{name!r}, too, which takes back what is not replaced for that time, or leave ttl= of "
+            f"{ranked.name!r} out"
         )
 
 

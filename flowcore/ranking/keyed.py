@@ -2,7 +2,8 @@
 
 A key keeps at most *n* rows. A new row takes its place among them. Later rows move down, and a row without a
 rank is forgotten. After the rows of a call, 131,072 at most, each rank that has another row is emitted once.
-So for each key and rank a later row replaces an earlier one. A rank that a key has never vanishes.
+So for each key and rank a later row replaces an earlier one. A rank that a key has never vanishes,
+unless the key expires, of which nothing is emitted.
 
 Rows that are equal in the order are in order of arrival, or of reverse arrival with ``newest_first``. With
 ``newest_first``, one rank and the timestamp as order, the row of a key is its newest row.

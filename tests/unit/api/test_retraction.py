@@ -347,3 +347,17 @@ def test_an_aggregate_upstream_runs_by_key_group_for_all_its_readers() -> None:
     assert {sink.name for sink in query.sinks} == {"all", "out"}
     assert "first is key-group in 16 key groups because another aggregate of" in plan_flow(flow).explain()
     assert "out at each change\n" in plan_flow(flow).explain()
+
+
+def test_ranks_that_are_forgotten_without_output_are_refused_unless_their_rows_expire() -> None:
+    """A key that begins anew has rank 1 only; with ttl= the aggregate forgets the other ranks, too."""
+
+    def ranked(n: int, **ttl: Any) -> Stream:
+        return bids(Flow("f")).top_n(n, by="auction", order="price desc", name="top", **ttl)
+
+    with pytest.raises(PlanError, match=r"'top' forgets a key .*counted for ever; pass ttl= to 'sums', too"):
+        ranked(2, ttl=HOUR).select("auction", "rank", "price").aggregate(total="sum(price)", name="sums")
+
+    ranked(2, ttl=HOUR).aggregate(total="sum(price)", ttl=HOUR)
+    ranked(1, ttl=HOUR).aggregate(total="sum(price)")
+    ranked(2).aggregate(total="sum(price)")
