@@ -30,6 +30,8 @@ from flowcore.kafka.topics import wait_until_ready
 
 __all__ = ["EmbeddedBroker", "free_port"]
 
+_UMASK = 0o077
+"""Records may be anybody's secrets: only the user can read the files of the broker."""
 _HOST = "127.0.0.1"
 _START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 20.0
@@ -224,6 +226,7 @@ class EmbeddedBroker:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=(lock,),
+            umask=_UMASK,
         )
 
 

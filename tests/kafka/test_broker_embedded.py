@@ -87,7 +87,7 @@ def _program(folder: Path, *command: str) -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.mark.thorough
 def test_embedded_broker_carries_records_and_cleans_up() -> None:
-    """A produced record is consumed; temporary folder and Java process are gone at the end."""
+    """A produced record is consumed, from a file of the user; nothing is left at the end."""
     values = [b"%d" % number for number in range(1000)]
 
     with EmbeddedBroker() as broker:
@@ -96,8 +96,11 @@ def test_embedded_broker_carries_records_and_cleans_up() -> None:
         ensure_topics(broker.bootstrap_servers, {"bids": 2})
         _produce(broker.bootstrap_servers, "bids", values)
         consumed = _consume(broker.bootstrap_servers, "bids", len(values))
+        segments = [*(folder / "kafka").glob("bids-*/*.log")]
+        modes = {oct(each.stat().st_mode & 0o777) for each in (*segments, *(one.parent for one in segments))}
 
     assert sorted(consumed) == sorted(values)
+    assert modes == {"0o600", "0o700"}
     assert not folder.exists()
     assert _javas(folder) == []
 
