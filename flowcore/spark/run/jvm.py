@@ -51,6 +51,10 @@ def require_encryption(given: Mapping[str, str], settings: Settings) -> None:
         SettingsError: The cluster does not.
     """
     secrets = [*secret_keys(settings), *(["kafka.ssl.key"] if settings.kafka_key else [])]
+    # Logins for other clusters, of Spark's own configuration of Kafka.
+    secrets += [
+        key for key, value in given.items() if key.startswith("spark.kafka.") and is_spark_secret(key, value)
+    ]
     missing = [key for key in _ENCRYPTION if given.get(key, "false").lower() != "true"]
     if secrets and missing:
         msg = (

@@ -48,7 +48,9 @@ ENCRYPTION = ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.en
 
 
 @pytest.mark.parametrize("missing", ENCRYPTION)
-@pytest.mark.parametrize("login", ["kafka.sasl.password", "kafka.ssl.key"])
+@pytest.mark.parametrize(
+    "login", ["kafka.sasl.password", "kafka.ssl.key", "spark.kafka.clusters.b.kafka.sasl.jaas.config"]
+)
 def test_cluster_that_does_not_encrypt_gets_no_login(missing: str, login: str) -> None:
     """Without a login it may, and so may a session on this machine."""
     encrypted = {"spark.master": "spark://host:1", **dict.fromkeys(ENCRYPTION, "true")}
