@@ -93,7 +93,8 @@ def broker_of(topic: KafkaTopic, settings: Settings) -> str:
     if not servers:
         msg = (
             f"topic {topic.name!r} has no broker: kafka.bootstrap.servers is not set; pass --set "
-            "kafka.bootstrap.servers=host:port, or start one with 'flowcore broker'"
+            "kafka.bootstrap.servers=host:port, or set FLOWCORE_KAFKA_BOOTSTRAP_SERVERS; start one with "
+            "'flowcore broker'"
         )
         raise RunError(msg)
     secured = topic.servers is None or topic.servers == settings.bootstrap_servers

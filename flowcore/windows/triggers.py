@@ -98,8 +98,7 @@ class TriggerContext(Protocol):
 class Trigger(Protocol):
     """Decides when a window emits, if it has content.
 
-    ``mergeable`` ones work with windows that merge; one of your own without the attribute is not mergeable,
-    and needs no `on_merge`.
+    ``mergeable`` ones work with windows that merge; without the attribute one is not and needs no `on_merge`.
     """
 
     @property

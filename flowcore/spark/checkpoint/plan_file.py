@@ -204,10 +204,7 @@ def write_plan_file(
     """
     path = plan_file_of(checkpoint)
     if planned_batches(checkpoint) and not path.exists():
-        _log.warning(
-            "checkpoint %s was made before flowcore wrote plan files; it is assumed to be of this plan",
-            checkpoint,
-        )
+        _log.warning("checkpoint %s has no plan file yet; it is assumed to be of this plan", checkpoint)
     needs = derive_needs(query)
     before = read_plan_file(checkpoint)
     known, series, ledger = (before.ledger, before.series, None) if before else (None, 0, None)

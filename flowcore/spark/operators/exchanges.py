@@ -124,17 +124,8 @@ def run_exchange(
     passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
     later = _seen_rows(passed, place)
     selected = _select(members, branched, others, passed, place)
-    frame = selected.frame
-    functions = {}
-    if place.depth == 1:
-        functions = context.functions
-        # A task for each partition costs 25 ms.
-        tasks = max(context.query.key_groups, frame.sparkSession.sparkContext.defaultParallelism)
-        frame = frame.coalesce(tasks)
-        backlog = read_backlog_status(frame.sparkSession, Path(context.checkpoint))
-        cases = " ".join(f"WHEN {status} THEN {number}L" for number, status in BACKLOG_CHANNELS.items())
-        backlog = backlog.selectExpr(f"CASE backlog {cases} END AS {PREFIX}channel", f"at AS {PREFIX}offset")
-        frame = frame.unionByName(backlog, allowMissingColumns=True)
+    is_first = place.depth == 1
+    frame = _with_backlog_status(selected.frame, context) if is_first else selected.frame
     packing = Packing(
         inputs=selected.columns,
         sources=tuple(each.name for each in context.sources),
@@ -144,9 +135,9 @@ def run_exchange(
         later=later,
         passing=selected.passing,
         derived=context.derived,
-        functions=functions,
+        functions=context.functions if is_first else {},
         senders=context.sender_files,
-        by_channel=place.depth == 1,
+        by_channel=is_first,
         scattered=branched.scattered,
     )
     # Rows that pass are not brought in order before the next exchange.
@@ -158,6 +149,16 @@ def run_exchange(
         numbers=[*map(context.sources.index, nodes)] if place.later else None,
     )  # fmt: skip
     return _add_columns(members, rows, branched, others, context)
+
+
+def _with_backlog_status(frame: DataFrame, context: KeyGroupContext) -> DataFrame:
+    """The rows of the first exchange, with those of the query's own backlog status."""
+    # A task for each partition costs 25 ms.
+    tasks = max(context.query.key_groups, frame.sparkSession.sparkContext.defaultParallelism)
+    backlog = read_backlog_status(frame.sparkSession, Path(context.checkpoint))
+    cases = " ".join(f"WHEN {status} THEN {number}L" for number, status in BACKLOG_CHANNELS.items())
+    backlog = backlog.selectExpr(f"CASE backlog {cases} END AS {PREFIX}channel", f"at AS {PREFIX}offset")
+    return frame.coalesce(tasks).unionByName(backlog, allowMissingColumns=True)
 
 
 def name_exchange(checkpoint: str, depth: int) -> str:
