@@ -101,7 +101,7 @@ class JoiningStream(KeyedStream):
             after: How much later than the left record a right one is at most, inclusive.
             how: ``inner``; ``left``, ``right`` or ``full`` also emit the records of that side, or both, that
                 have no partner: when the combined watermark of both sides has passed their interval, with
-                their own timestamp. The emitted watermark is held back by ``after`` for left records, and by
+                their own timestamp. The emitted watermark is delayed by ``after`` for left records, and by
                 ``before`` for right ones.
             late: ``"drop"`` (and count) records up to the combined watermark, or ``"side-output"``: see
                 `late_left` and `late_right`.

@@ -128,7 +128,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ParseError) and error.errors and (word := error.errors[0]["highlight"]):
         # sqlglot counts columns in the statement made of the schema, which nobody has written.
         before = str(error.errors[0]["start_context"]).removeprefix(_PREFIX).strip()
-        return f"{word!r} is not expected behind {before!r}"
+        return f"{word!r} is not expected after {before!r}"
     return re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0]
 
 

@@ -228,7 +228,7 @@ def rank_order(
 ) -> tuple[tuple[str, bool], ...]:
     """Check an order, and parse it to columns, each with whether larger values come first."""
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        refuse(f"operator {name!r}: n={n!r} is no number of ranks; pass for instance top_n(3, ...)")
+        refuse(f"operator {name!r}: n={n!r} is not a number of ranks; pass for instance top_n(3, ...)")
     texts = (order,) if isinstance(order, str) else tuple(order)
     if not texts:
         refuse(f"operator {name!r}: order={order!r} orders nothing; pass for instance order='price desc'")

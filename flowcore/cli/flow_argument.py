@@ -59,7 +59,7 @@ def _setting(text: str) -> tuple[str, str]:
     if not key or not equals:
         # What follows a key by another sign than = may be a secret.
         start = _KEY.match(text)
-        msg = f"{start[0] if start else ''!r} is not KEY=VALUE: there is no = behind the key"
+        msg = f"{start[0] if start else ''!r} is not KEY=VALUE: there is no = after the key"
         raise click.BadParameter(msg)
     return key, value
 

@@ -11,7 +11,7 @@ __all__ = ["stopped_by_signals"]
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM stop the run as Ctrl-C does. What fails afterwards is no error of the run.
+    """Let SIGTERM stop the run as Ctrl-C does. What fails afterwards is not an error of the run.
 
     A supervisor such as systemd sends it to all processes of a run, so that the JVM ends meanwhile. Ctrl-C
     may break off a call to the JVM.

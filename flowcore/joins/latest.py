@@ -163,7 +163,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         return not self._loaded and (load is None or watermark_ms >= load)
 
     def _load_now(self, out: StepOutputs) -> None:
-        """Load the right side, then emit the last watermark, which left rows have held back."""
+        """Load the right side, then emit the last watermark, which left rows have delayed."""
         self._load(out)
         if self._held_ms > MIN_TIMESTAMP_MS:
             out.control(Watermark(self._held_ms))

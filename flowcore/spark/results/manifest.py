@@ -158,7 +158,7 @@ def _table(found: dict[str, object]) -> Table:
     files = tuple(DataFile(**file) for file in found.pop("files"))  # type: ignore[attr-defined]
     for file in files:
         if not (type(file.path) is str and type(file.bytes) is int and type(file.rows) is int):
-            msg = f"{str(file)[:200]} is no file"
+            msg = f"{str(file)[:200]} is not a file"
             raise TypeError(msg)
     schema = tuple((name, kind) for name, kind in found.pop("schema"))  # type: ignore[attr-defined]
     return Table(files=files, schema=schema, **found)  # type: ignore[arg-type]

@@ -84,9 +84,9 @@ def test_schema_refuses_text_that_is_not_a_list_of_columns(ddl: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "reason"),
     [
-        ("id STRNG, price DOUBLE", "'STRNG' is not expected behind 'id'"),
-        ("id INT price DOUBLE", "'price' is not expected behind 'id INT'"),
-        ("id INT, tags ARRAY<STRNG>", "'STRNG' is not expected behind 'id INT, tags ARRAY<'"),
+        ("id STRNG, price DOUBLE", "'STRNG' is not expected after 'id'"),
+        ("id INT price DOUBLE", "'price' is not expected after 'id INT'"),
+        ("id INT, tags ARRAY<STRNG>", "'STRNG' is not expected after 'id INT, tags ARRAY<'"),
         ({"id": "INT"}, "it is a dict, not text"),
     ],
 )
