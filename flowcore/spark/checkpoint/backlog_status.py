@@ -36,8 +36,11 @@ class BacklogStatusWriter:
             return
         self._at = max(self._at + 1, time.time_ns())
         part = self._folder / f".{self._at}"  # Spark ignores hidden files
-        part.write_text(json.dumps({"at": self._at, "backlog": backlog}))
-        part.replace(self._folder / f"{self._at}.json")
+        try:
+            part.write_text(json.dumps({"at": self._at, "backlog": backlog}))
+            part.replace(self._folder / f"{self._at}.json")
+        finally:
+            part.unlink(missing_ok=True)
         self._written = backlog  # not before: on a full disk the next call writes it
 
 

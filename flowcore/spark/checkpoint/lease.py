@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -112,24 +112,39 @@ class Leases:
                 if _is_last(path):
                     _write(path, replace(self._mine, released=True))
 
-    def take(self, checkpoint: Path) -> None:
-        """Take a checkpoint.
+    def take(self, *checkpoints: Path) -> None:
+        """Take checkpoints. Stale leases of all of them are watched together.
 
         Raises:
-            RunError: Another run holds it, also another run of this process.
+            RunError: Another run holds one, also another run of this process.
         """
-        folder, query = checkpoint.parent, checkpoint.name
-        folder.mkdir(parents=True, exist_ok=True)
-        found = _leases(folder, query)
-        if found and not self._free(found[-1]):
-            holder = _read(found[-1])
+        found = {}
+        for checkpoint in checkpoints:
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            found[checkpoint] = _leases(checkpoint.parent, checkpoint.name)
+        self._require_free({checkpoint: leases[-1] for checkpoint, leases in found.items() if leases})
+        for checkpoint, leases in found.items():
+            self._take(checkpoint, leases)
+
+    def _require_free(self, leases: Mapping[Path, Path]) -> None:
+        waits = {checkpoint: self._watch_s(lease) for checkpoint, lease in leases.items()}
+        held = [checkpoint for checkpoint, wait_s in waits.items() if wait_s is None]
+        if not held:
+            watched = {leases[checkpoint]: wait_s for checkpoint, wait_s in waits.items() if wait_s}
+            renewed = _find_renewed(watched)
+            held = [checkpoint for checkpoint, lease in leases.items() if lease in renewed]
+        for checkpoint in held:
+            lease = leases[checkpoint]
             msg = (
-                f"query {query!r} already runs on the checkpoint {checkpoint}, held by "
-                f"{holder or 'an unknown process'}: two would write everything twice and damage "
+                f"query {checkpoint.name!r} already runs on the checkpoint {checkpoint}, held by "
+                f"{_read(lease) or 'an unknown process'}: two would write everything twice and damage "
                 f"it; stop the other run, or set another state.dir; if that process is gone, wait "
-                f"{STALE_S:g} s after its end (lease {found[-1]})"
+                f"{STALE_S:g} s after its end (lease {lease})"
             )
             raise RunError(msg)
+
+    def _take(self, checkpoint: Path, found: list[Path]) -> None:
+        folder, query = checkpoint.parent, checkpoint.name
         path = folder / f".{query}.lease.{_number(found[-1]) + 1 if found else 1}"
         if not _create(path):
             msg = (
@@ -187,19 +202,20 @@ class Leases:
         if renewed and self._lost is None:
             self._on_renewed(began_s)
 
-    def _free(self, lease: Path) -> bool:
+    def _watch_s(self, lease: Path) -> float | None:
+        """For how many seconds a lease must not be renewed to be free; None if it is held."""
         holder = _read(lease)
         lives = holder is not None and _lives(holder)
         if may_take(holder, 0.0, self._mine, lives=lives):
-            return True
+            return 0.0
         age_s = _age_s(lease)
         if age_s < -_HEARTBEAT_S:
             _log.warning(
                 "the lease %s has a time in the future: a clock was put back; its holder is watched for %g s",
                 lease, STALE_S,
             )  # fmt: skip
-            return _is_silent(lease, STALE_S)
-        return may_take(holder, age_s, self._mine, lives=lives) and _is_silent(lease, _CONFIRM_S)
+            return STALE_S
+        return _CONFIRM_S if may_take(holder, age_s, self._mine, lives=lives) else None
 
 
 def _leases(folder: Path, query: str) -> list[Path]:
@@ -270,21 +286,22 @@ def _age_s(lease: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def _is_silent(lease: Path, watch_s: float) -> bool:
-    """Whether a lease is not renewed while this process watches it."""
-    until_s = time.monotonic() + watch_s
-    renewed = _renewed_ns(lease)
-    while time.monotonic() < until_s:
-        time.sleep(min(_WATCH_S, watch_s))
-        if _renewed_ns(lease) != renewed:
-            return False
-    return True
+def _find_renewed(watched: Mapping[Path, float]) -> set[Path]:
+    """Watch leases for some seconds each, all together: those that were renewed, or taken, meanwhile."""
+    began_s = time.monotonic()
+    before = {lease: _renewed_ns(lease) for lease in watched}
+    renewed: set[Path] = set()
+    while not renewed and (waits := [each for each in watched.values() if time.monotonic() < began_s + each]):
+        time.sleep(min(_WATCH_S, *waits))
+        renewed = {lease for lease, time_ns in before.items() if _renewed_ns(lease) != time_ns}
+    return renewed
 
 
 def _renewed_ns(lease: Path) -> int | None:
     """When a lease was renewed; None if another process has taken it."""
     try:
-        return lease.stat().st_mtime_ns
+        with lease.open("rb") as file:  # to open a file asks a server for its time, to look at it may not
+            return os.fstat(file.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None
 

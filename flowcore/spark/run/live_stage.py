@@ -153,8 +153,8 @@ class LiveRun:
     def _open(self) -> None:
         # Leases first: a refused start must not affect the run that holds the checkpoint.
         self._closing.enter_context(self._leases)
+        self._leases.take(*map(self._checkpoint, self.stage.queries))
         for query in self.stage.queries:
-            self._leases.take(self._checkpoint(query))
             remove_torn_commit(self._checkpoint(query))
         self._leases.renew()
         self._closing.enter_context(self._fence)

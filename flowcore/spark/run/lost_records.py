@@ -97,9 +97,7 @@ def skip_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
         checkpoints = {
             query.name: checkpoint_folder(query, plan.flow, settings) for query in plan.live_queries
         }
-        for checkpoint in checkpoints.values():
-            if unread_offsets(checkpoint):
-                leases.take(checkpoint)
+        leases.take(*(checkpoint for checkpoint in checkpoints.values() if unread_offsets(checkpoint)))
         lost = _find_lost_records(plan, settings)
         _record(lost, skipped_file(plan.flow, settings))
         for query, topic in {(each.query, each.topic) for each in lost}:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +182,21 @@ def test_lease_that_is_stale_by_a_clock_and_is_renewed_is_kept(
         renewing.join()
 
 
+def test_stale_leases_are_watched_together(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow with many queries does not wait for each of them in turn."""
+    monkeypatch.setattr(lease, "_CONFIRM_S", 0.4)
+    checkpoints = [checkpoint.with_name(f"q{number}") for number in range(10)]
+    elsewhere = replace(Holder.here(), host="elsewhere")
+    for each in checkpoints:
+        _lease(each, elsewhere, age_s=STALE_S + 5)
+    began_s = time.monotonic()
+
+    with Leases() as leases:
+        leases.take(*checkpoints)
+
+    assert 0.4 <= time.monotonic() - began_s < 4
+
+
 def test_lease_with_a_time_in_the_future_is_taken_if_nobody_renews_it(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,12 +242,11 @@ def test_delayed_contender_takes_nothing(checkpoint: Path) -> None:
     """While it was about to take a stale lease, a second took and released it, and a third took that."""
 
     class Delayed(Leases):
-        def _free(self, lease: Path) -> bool:
-            found = super()._free(lease)
+        def _require_free(self, leases: Mapping[Path, Path]) -> None:
+            super()._require_free(leases)
             with Leases() as second:
                 second.take(checkpoint)
             third.take(checkpoint)
-            return found
 
     _lease(checkpoint, replace(Holder.here(), host="elsewhere"), age_s=STALE_S + 5)
     with Leases() as third:
@@ -246,7 +260,7 @@ def test_delayed_contender_takes_nothing(checkpoint: Path) -> None:
 def _lease(checkpoint: Path, holder: Holder, number: int = 1, age_s: float = 0.0) -> None:
     from flowcore.spark.checkpoint.lease import _write  # noqa: PLC0415
 
-    path = checkpoint.parent / f".bids.lease.{number}"
+    path = checkpoint.parent / f".{checkpoint.name}.lease.{number}"
     path.parent.mkdir(exist_ok=True)
     _write(path, holder)
     os.utime(path, (0, time.time() - age_s))
