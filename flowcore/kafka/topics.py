@@ -346,8 +346,8 @@ def _partition_counts(
 
 def _require_topic(client: KafkaAdminClient, topic: str) -> None:
     if not _partitions(client, [topic])[topic]:
-        msg = f"topic {topic!r} does not exist"
-        raise KafkaError(msg)
+        msg = f"topic {topic!r} does not exist: what is written to it would be refused; create it first"
+        raise BrokerError(msg)
 
 
 def _offsets_of_topics(

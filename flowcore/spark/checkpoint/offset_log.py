@@ -12,6 +12,7 @@ from flowcore.metrics.tally import topic_offsets
 
 __all__ = [
     "batch_range",
+    "begin_logs",
     "checkpointed_topics",
     "clear_unused_log",
     "committed_batches",
@@ -22,6 +23,7 @@ __all__ = [
     "move_offsets",
     "next_batch",
     "planned_batches",
+    "planned_ends",
     "replace_file",
     "state_partitions",
     "unread_offsets",
@@ -84,31 +86,39 @@ def batch_range(checkpoint: Path, batch: int, topic: str) -> tuple[dict[int, int
     return {partition: begin.get(partition, 0) for partition in end}, end
 
 
+def planned_ends(checkpoint: Path) -> dict[str, dict[int, int]]:
+    """By topic and partition, the end of the last planned batch; where the first one begins before a plan."""
+    last = _last_planned(checkpoint)
+    return _offsets(last[0]) if last else _first_offsets(checkpoint)
+
+
 def find_lost_offsets(
-    checkpoint: Path, topic: str, first: Mapping[int, int], last: Mapping[int, int]
-) -> dict[int, tuple[int, int]]:
-    """By partition, where a query would read next, and where it can: offsets between them are gone.
+    checkpoint: Path,
+    topic: str,
+    first: Mapping[int, int],
+    last: Mapping[int, int],
+    planned: Mapping[int, int],
+) -> list[tuple[int, int, int]]:
+    """Partitions, where a query would read them, and where it can: the offsets between them are gone.
 
     A topic has removed its oldest records, or its broker has lost the newest ones. A partition that was added
-    to a topic is read from offset 0.
+    to a topic is read from offset 0. A query that runs meanwhile changes nothing.
 
     Args:
         first: By partition, the offset of the oldest record.
         last: By partition, the offset of the next record.
+        planned: By partition, the end of what was planned before ``last`` was asked for.
     """
     unread = unread_offsets(checkpoint).get(topic)
     if unread is None:
-        return {}
-    planned = [_offsets(file).get(topic, {}) for file in _last_planned(checkpoint)[:1]]
-    found = {}
+        return []
+    found = []
     for partition, oldest in sorted(first.items()):
-        begin = unread.get(partition, 0)
-        end = max([begin, *(offsets.get(partition, 0) for offsets in planned)])
-        newest = last.get(partition, end)
+        begin, end = unread.get(partition, 0), planned.get(partition, 0)
         if begin < oldest:
-            found[partition] = (begin, oldest)
-        elif newest < end:
-            found[partition] = (end, newest)
+            found.append((partition, begin, oldest))
+        if end > last.get(partition, end):
+            found.append((partition, end, last[partition]))
     return found
 
 
@@ -131,7 +141,7 @@ def move_offsets(
 
     Args:
         first: By partition, the offset of the oldest record.
-        last: By partition, the offset of the next record.
+        last: By partition, the offset of the next record, where it matters.
         beside: A topic of the same source, from which on this topic is read too if the log does not have it.
     """
     added = {str(partition): oldest for partition, oldest in first.items() if oldest}
@@ -141,7 +151,7 @@ def move_offsets(
             return source
         offsets = added | source.get(topic, {})
         moved = {
-            partition: min(max(offset, first.get(int(partition), 0)), last.get(int(partition), 0))
+            partition: min(max(offset, first.get(int(partition), 0)), last.get(int(partition), offset))
             for partition, offset in offsets.items()
         }
         return source | {topic: moved} if moved else source
@@ -149,7 +159,7 @@ def move_offsets(
     # A planned batch begins where the one before it ends, so its end is moved first.
     logs = [(file, 2) for file in _last_planned(checkpoint)]
     if not committed_batches(checkpoint):
-        logs += [(file, 1) for file in _begin_logs(checkpoint)]
+        logs += [(file, 1) for file in begin_logs(checkpoint)]
     moved = [_change_sources(file, head, move) for file, head in logs]
     return any(moved)
 
@@ -211,14 +221,14 @@ def _last_planned(checkpoint: Path) -> list[Path]:
     return [checkpoint / "offsets" / str(batch) for batch in sorted(planned_batches(checkpoint))[:-3:-1]]
 
 
-def _begin_logs(checkpoint: Path) -> list[Path]:
+def begin_logs(checkpoint: Path) -> list[Path]:
     """The logs of sources; those of topics say where the first batch begins."""
     return [*(checkpoint / "sources").glob("[0-9]*/0")]
 
 
 def _first_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
     """By topic and partition, where the first batch begins."""
-    lines = (line for log in _begin_logs(checkpoint) for line in log.read_text().splitlines())
+    lines = (line for log in begin_logs(checkpoint) for line in log.read_text().splitlines())
     return topic_offsets(json.loads(line) for line in lines if line.startswith("{"))
 
 

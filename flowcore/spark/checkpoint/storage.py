@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from flowcore.errors import DamagedCheckpointError
 from flowcore.spark.checkpoint.identity import start_anew
-from flowcore.spark.checkpoint.offset_log import committed_batches, planned_batches
+from flowcore.spark.checkpoint.offset_log import begin_logs, committed_batches, planned_batches
 from flowcore.stored_json import read_json
 
 __all__ = ["WATERMARKS", "find_torn_state", "remove_torn_commit", "require_space", "require_undamaged"]
@@ -70,6 +70,9 @@ def require_undamaged(checkpoint: Path, known_id: str | None = None) -> None:
             _refuse(
                 checkpoint, file, why, *_repeat(checkpoint, number) if number == planned[-1] else ("", ())
             )
+    for file in () if committed else begin_logs(checkpoint):
+        if (why := _why_torn(file, 2)) is not None:
+            _refuse(checkpoint, file, why)
     for number in committed[-1:]:
         file = checkpoint / "commits" / str(number)
         if (why := _why_torn(file, 2)) is not None and _torn_commit(checkpoint) is None:
@@ -145,7 +148,7 @@ def _why_torn(file: Path, lines: int) -> str | None:
         return "it is missing"
     except (OSError, ValueError) as error:
         return str(error)
-    if not found or not re.fullmatch(r"v\d+", found[0]):
+    if not found or not re.fullmatch(r"\0?v\d+", found[0]):  # Spark's source of Kafka writes a zero first
         return "it has no version" if found else "it is empty"
     try:
         for line in found[1:]:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import LostRecordsError
 from flowcore.kafka.topics import (
     TopicIdentity,
@@ -31,6 +30,7 @@ from flowcore.spark.checkpoint.offset_log import (
     find_lost_offsets,
     move_offsets,
     planned_batches,
+    planned_ends,
     unread_offsets,
 )
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, read_plan_file, refuse_checkpoints
@@ -73,7 +73,7 @@ def require_topics_fit(plan: Plan, settings: Settings) -> None:
     Raises:
         BrokerError: A broker cannot be reached.
         StateError: A topic was created again, or is in another cluster.
-        LostRecordsError: Records are gone that a live query has not read.
+        LostRecordsError: Records are gone that a live query has not read, or that it has read.
     """
     lost = _find_lost_records(plan, settings)
     if lost:
@@ -101,11 +101,9 @@ def skip_lost_records(plan: Plan, settings: Settings) -> list[LostRecords]:
         lost = _find_lost_records(plan, settings)
         _record(lost, skipped_file(plan.flow, settings))
         for query, topic in {(each.query, each.topic) for each in lost}:
-            ends = {each.partition: each for each in lost if (each.query, each.topic) == (query, topic)}
-            partitions = {*unread_offsets(checkpoints[query])[topic], *ends}
-            first = {partition: each.end for partition, each in ends.items() if each.end > each.first}
-            last = dict.fromkeys(partitions, MAX_TIMESTAMP_MS)
-            last |= {partition: each.end for partition, each in ends.items() if each.end < each.first}
+            mine = [each for each in lost if (each.query, each.topic) == (query, topic)]
+            first = {each.partition: each.end for each in mine if each.end > each.first}
+            last = {each.partition: each.end for each in mine if each.end < each.first}
             move_offsets(checkpoints[query], topic, first, last)
     return lost
 
@@ -135,7 +133,7 @@ def _compare_topics(
     """How topics differ from those of a checkpoint, and which records they have no more."""
     if not planned_batches(checkpoint) and not unread_offsets(checkpoint):
         return [], []
-    before = read_plan_file(checkpoint)
+    before, planned = read_plan_file(checkpoint), planned_ends(checkpoint)
     now: dict[str, TopicIdentity | None] = {}
     first: dict[str, dict[int, int]] = {}
     last: dict[str, dict[int, int]] = {}
@@ -144,9 +142,11 @@ def _compare_topics(
         first |= begin_offsets_of_topics(servers, names)
         last |= end_offsets_of_topics(servers, names)
     lost = [
-        LostRecords(query.name, topic, partition, *offsets)
+        LostRecords(query.name, topic, *offsets)
         for topic, begin in first.items()
-        for partition, offsets in find_lost_offsets(checkpoint, topic, begin, last.get(topic, {})).items()
+        for offsets in find_lost_offsets(
+            checkpoint, topic, begin, last.get(topic, {}), planned.get(topic, {})
+        )
     ]
     return [*find_topic_differences(before.topics, now)] if before else [], lost
 

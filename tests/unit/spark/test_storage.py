@@ -48,6 +48,21 @@ def _follow(advice: str) -> None:
     subprocess.run(shlex.split(command[1]), check=True)
 
 
+@pytest.mark.parametrize("content", ["", '\0v1\n{"bids":', "\0v1"], ids=["empty", "cut", "version-only"])
+def test_torn_begin_of_a_source_is_named_before_the_first_commit(content: str, tmp_path: Path) -> None:
+    """Nothing needs it afterwards."""
+    checkpoint = _checkpoint(tmp_path, planned=1, committed=0)
+    (checkpoint / "sources" / "0").mkdir(parents=True)
+    (checkpoint / "sources" / "0" / "0").write_text('\0v1\n{"bids":{"0":0}}')
+    require_undamaged(checkpoint)
+
+    (checkpoint / "sources" / "0" / "0").write_text(content)
+
+    assert "sources/0/0" in _refusal(checkpoint)
+    (checkpoint / "commits" / "0").write_text(COMMIT)
+    require_undamaged(checkpoint)
+
+
 @pytest.mark.parametrize("planned", [0, 1, 3], ids=lambda count: f"{count}-batches")
 @pytest.mark.parametrize("unfinished", [0, 1])
 def test_intact_checkpoint_is_readable(tmp_path: Path, planned: int, unfinished: int) -> None:
