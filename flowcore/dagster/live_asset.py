@@ -28,7 +28,7 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of
 from flowcore.spark.context import spark_log
-from flowcore.spark.errors import translate_run_errors
+from flowcore.spark.errors import translate_disk_errors
 from flowcore.spark.run.live_stage import LiveRun
 
 __all__ = ["Heartbeat", "LiveConfig", "build_live_asset", "require_state", "watch"]
@@ -90,7 +90,7 @@ def build_live_asset(
         settings = replace(flowcore.settings(), dagster_url=None)
         run_plan = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
         # A disk that fails at a start is an outage, too.
-        translated = translate_run_errors(f"flow {flow.name!r}", spark_log(settings))
+        translated = translate_disk_errors(f"flow {flow.name!r}", spark_log(settings))
         with translated, deferred_interrupts() as interrupted:
             require_state(context, run_plan, settings)
             spark_context = spark.context(run_plan, settings)

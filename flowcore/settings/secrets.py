@@ -21,7 +21,7 @@ FILE_SUFFIX = ".file"
 """``kafka.sasl.password.file`` names a file with the value of ``kafka.sasl.password``."""
 
 SPARK_SECRETS = (
-    "secret|passw|passphrase|token|credential(?!.*provider)|jaas|header[.]authorization|[._](pass|pwd|auth)$"
+    "secret|passw|passphrase|token|(?<!renewal)[._]credentials?$|jaas|header[.]authorization|[._](pass|pwd|auth)$"
     "|access[._]?key|api[._]?key|account[.]key|private[.]key|keystore[.]key|encryption[.]key$|azure[.]sas[.]"
 )
 """Matches the keys of Spark's secrets: Spark's own default pattern, and keys of stores and services."""

@@ -28,7 +28,7 @@ from flowcore.kafka.transactions import EXPIRED, FENCED
 
 __all__ = [
     "collect_texts", "find_mishap", "find_new_schema", "find_outage", "ignore_lost_jvm",
-    "translate_plan_errors", "translate_run_errors",
+    "translate_disk_errors", "translate_plan_errors", "translate_run_errors",
 ]  # fmt: skip
 
 _SLOW_PYTHON = "Python worker failed to connect back"
@@ -104,6 +104,17 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
         if found is None or found is error:
             raise
         raise found from error
+
+
+@contextmanager
+def translate_disk_errors(what: str, log: str) -> Iterator[None]:
+    """Translate the errors of disks, in code that also calls others: arguments as above."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FlowcoreError) or error.errno not in _DISK_NUMBERS or _is_of_socket(error):
+            raise
+        raise _disk_full(what, str(error), log) from error
 
 
 def find_outage(what: str, error: Exception | None, log: str) -> OutageError | None:
@@ -212,6 +223,11 @@ def _own_words(error: BaseException) -> str:
 def _without_data(text: str) -> str:
     words = text.partition(_TRACE)[0] if _OF_USER.search(text) else text
     return words.partition(_RAISE)[0]
+
+
+def _is_of_socket(error: OSError) -> bool:
+    """Whether an error that a mounted file system can have is that of a connection; it names no file."""
+    return error.errno == errno.ENOTCONN and error.filename is None
 
 
 def _is_of_lost_jvm(error: Exception) -> bool:

@@ -17,7 +17,7 @@ from flowcore.planner.rules.functions import require_known_functions
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context, spark_log
-from flowcore.spark.errors import translate_run_errors
+from flowcore.spark.errors import translate_disk_errors
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.spark.run.live_topics import prepare_topics, require_schemas
@@ -81,7 +81,7 @@ def run_flow(
         FlowcoreError: The flow, the settings or the run failed.
     """
     # A disk that fails at a start is an outage, too.
-    with translate_run_errors(f"flow {flow.name!r}", spark_log(settings)):
+    with translate_disk_errors(f"flow {flow.name!r}", spark_log(settings)):
         prepare_state_folder(settings.state_dir)
         require_known_functions(flow, settings)
         plan = plan_flow(flow, mode, settings)

@@ -19,8 +19,8 @@ _SECRETS = f"(?i){SPARK_SECRETS}|{SECRET_VALUES}"
 
 Spark hides an entry of a configuration, or of the options in a plan, if its key or value matches.
 """
-_OPTIONS_OF_JVM = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
-"""They have no effect unless they are on its command line."""
+_OF_LAUNCH = ("spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.master", "spark.submit.")
+"""The begin of keys that have no effect unless they are on the command line of the JVM."""
 
 
 def redaction(given: Mapping[str, str]) -> dict[str, str]:
@@ -28,11 +28,7 @@ def redaction(given: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         given: The user's configuration.
-
-    Raises:
-        SettingsError: What the user adds is not a pattern.
     """
-    _of_user(given)
     return {_REDACTION: f"{_SECRETS}|{given[_REDACTION]}" if _REDACTION in given else _SECRETS}
 
 
@@ -75,6 +71,9 @@ def start_jvm(config: Mapping[str, str], umask: int) -> None:
     Args:
         config: Spark's configuration.
         umask: Permissions that the files of the JVM and of its Python workers do not have.
+
+    Raises:
+        SettingsError: The user's pattern for what is hidden is not a pattern.
     """
     started = SparkContext._gateway is not None  # noqa: SLF001 - PySpark keeps it here only
     if started or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -82,8 +81,11 @@ def start_jvm(config: Mapping[str, str], umask: int) -> None:
     hidden = _of_user(config)
     public = SparkConf(loadDefaults=False)
     for key, value in config.items():
-        is_hidden = is_spark_secret(key, value) or hidden.search(key) or hidden.search(value)
-        if key in _OPTIONS_OF_JVM or not is_hidden:
+        if key.startswith(_OF_LAUNCH):
+            is_hidden = is_spark_secret(key)
+        else:
+            is_hidden = is_spark_secret(key, value) or bool(hidden.search(key) or hidden.search(value))
+        if not is_hidden:
             public.set(key, value)
     with _listening_on_loopback(config):
         gateway = launch_gateway(public, {"umask": umask})  # type: ignore[no-untyped-call]

@@ -19,7 +19,13 @@ from flowcore.errors import (
     UnreachableBrokerError,
 )
 from flowcore.kafka.transactions import EXPIRED, FENCED
-from flowcore.spark.errors import find_mishap, find_new_schema, find_outage, translate_run_errors
+from flowcore.spark.errors import (
+    find_mishap,
+    find_new_schema,
+    find_outage,
+    translate_disk_errors,
+    translate_run_errors,
+)
 
 STATE = "file:/data/f/checkpoints/bids/state/0/1/7.changelog"
 CASES: list[tuple[str, type[FlowcoreError]]] = [
@@ -204,3 +210,23 @@ def test_outage_of_a_worker_of_flowcore_is_found_in_its_traceback() -> None:
     assert find_mishap(slow) is not None
     fenced = StreamingQueryException(f"{trace}flowcore.errors.BrokerError: slot 0 did not commit; {FENCED}")
     assert find_mishap(fenced) is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/state/f"), DiskFullError),
+        (OSError(errno.ENOTCONN, "not connected", "/mnt/state"), DiskFullError),
+        (OSError(errno.ENOTCONN, "not connected"), OSError),
+        (BrokenPipeError(errno.EPIPE, "pipe"), BrokenPipeError),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ConnectionRefusedError),
+        (UnreachableBrokerError("away"), UnreachableBrokerError),
+    ],
+    ids=["disk", "mount", "socket", "pipe", "listener", "ours"],
+)
+def test_only_errors_of_disks_are_outages_around_a_whole_run(error: Exception, kind: type[Exception]) -> None:
+    """A user's listener may have connections of its own."""
+    with pytest.raises(kind) as raised, translate_disk_errors("flow 'f'", "log"):
+        raise error
+
+    assert type(raised.value) is kind

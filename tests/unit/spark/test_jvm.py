@@ -69,6 +69,7 @@ def test_secrets_are_not_on_the_command_line(monkeypatch: pytest.MonkeyPatch) ->
         "spark.lake.pin": "d",
         "spark.lake.note": "pin-e",
         "spark.driver.extraJavaOptions": "-Dpin=f",
+        "spark.jars.repositories": "https://ann:g@host/maven",
     }
     config |= jvm.redaction({"spark.redaction.regex": "pin"})
     seen: list[dict[str, str]] = []
@@ -80,11 +81,11 @@ def test_secrets_are_not_on_the_command_line(monkeypatch: pytest.MonkeyPatch) ->
     jvm.start_jvm(config, 0o077)
 
     (found,) = seen
-    shown = {"spark.master", "spark.driver.extraJavaOptions"}
+    shown = {"spark.master", "spark.driver.extraJavaOptions", "spark.jars.repositories"}
     assert {key: config[key] for key in shown} == found
 
 
-def test_pattern_of_the_user_that_is_none_is_refused() -> None:
+def test_pattern_of_the_user_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it should hide would be shown."""
     with pytest.raises(SettingsError, match=r"spark.redaction.regex='\(' is not a pattern"):
-        jvm.redaction({"spark.redaction.regex": "("})
+        _variable_at_the_start(monkeypatch, jvm.redaction({"spark.redaction.regex": "("}))
