@@ -33,9 +33,7 @@ __all__ = [
     "PARTITION_BITS",
     "InputColumns",
     "Packing",
-    "PassingRows",
     "Recipient",
-    "SeenRows",
 ]
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 64 << 20

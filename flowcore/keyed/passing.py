@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,24 +17,25 @@ class PassingRows:
 
     Attributes:
         schema: These columns.
-        passes: The input's column that is null for other rows. Without ``names`` it has all columns as a JSON
-            object: Spark takes some time for each column of each row, and of most inputs few rows pass.
-        names: The input's columns of the same order.
+        passes: The input's column that is null for other rows. It has the columns that are not in ``names``
+            as a JSON object: Spark takes some time for each column of each row, and of most inputs few rows
+            pass.
+        names: The input's columns of the others, by name.
     """
 
     schema: pa.Schema
     passes: str
-    names: Sequence[str] | None = None
+    names: Mapping[str, str]
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """These columns of a batch whose rows all pass."""
-        if self.names is not None:
-            return pa.RecordBatch.from_arrays([batch.column(name) for name in self.names], schema=self.schema)
-        rows = [json.loads(row[self.passes]) for row in batch.select([self.passes]).to_pylist()]
-        binary = [field.name for field in self.schema if pa.types.is_binary(field.type)]
-        for row in rows:
-            row |= {name: b64decode(row[name]) for name in binary if name in row}
-        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
+        columns = {name: batch.column(now) for name, now in self.names.items()}
+        in_text = pa.schema([field for field in self.schema if field.name not in columns])
+        if len(in_text):
+            rows = [json.loads(row[self.passes]) for row in batch.select([self.passes]).to_pylist()]
+            found = pa.RecordBatch.from_pylist(rows, schema=in_text)
+            columns |= dict(zip(in_text.names, found.columns, strict=True))
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,17 +254,14 @@ def _select(
         texts["marker"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
     passing = None
     if condition := _passing_condition(branched, others, place):
-        columns = [quote(name) for name in passed.names]
         # Not one struct: Arrow's writer asks for the size of all its columns after each row.
-        names = [f"passing{number}" for number in range(len(columns))] if others else []
-        row = "true" if others else json_object(dict(zip(passed.names, columns, strict=True)))
-        passing_texts = dict(zip(["passes", *names], [row, *columns[: len(names)]], strict=True))
+        own = [each.name for each in passed if others or pa.types.is_binary(each.type)]
+        names = {name: f"passing{number}" for number, name in enumerate(own)}
+        row = json_object({name: quote(name) for name in passed.names if name not in names})
+        passing_texts = {"passes": "true" if others else row, **{names[name]: quote(name) for name in own}}
         texts |= {name: f"CASE WHEN {condition} THEN {text} END" for name, text in passing_texts.items()}
-        passing = PassingRows(
-            schema=passed,
-            passes=f"{PREFIX}passes",
-            names=[f"{PREFIX}{name}" for name in names] if others else None,
-        )
+        by_name = {name: PREFIX + now for name, now in names.items()}
+        passing = PassingRows(schema=passed, passes=f"{PREFIX}passes", names=by_name)
     shared: dict[str, str] = {}
 
     def share(text: str) -> str:
