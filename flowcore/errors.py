@@ -201,7 +201,7 @@ class LoweredLimitError(OutageError, RunError):
 
 
 class LostRecordsError(RunError):
-    """A topic has removed records that a query has not read; the message has their offsets."""
+    """A topic has removed records that a query has not read, or ends before what it has read."""
 
 
 class DeliveryError(RunError):

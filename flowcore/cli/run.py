@@ -50,7 +50,7 @@ _BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
 @click.option(
     "--skip-lost",
     is_flag=True,
-    help="Continue after unread records that a topic has removed, and list them in "
+    help="Continue where topics have records, after lost ones, and list these in "
     "state.dir/FLOW/skipped.jsonl. Without it such a start is refused.",
 )
 @click.option("--refresh", is_flag=True, help="Run all bounded stages, also those without any change.")

@@ -2,9 +2,9 @@
 
 Spark's Python state operators process rows one by one, so one packed row carries many records: those of one
 key group in a part of a task's input, as an Arrow record batch. A control row goes to every key group.
-Columns: ``key_group``, ``kind``, ``channel`` (as JSON: source and partition of the first row of the task,
-which identifies the task), ``at`` (the place among the rows and elements of the task), ``payload`` and
-``operator`` (the number of the operator in the exchange, or `EVERY`).
+Columns: ``key_group``, ``kind``, ``channel`` (as JSON: source and partition of its rows, or of the first row
+of its task, which identifies the task then), ``at`` (the place among the rows and elements of the channel or
+task), ``payload`` and ``operator`` (the number of the operator in the exchange, or `EVERY`).
 """
 
 from __future__ import annotations

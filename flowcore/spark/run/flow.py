@@ -73,7 +73,7 @@ def run_flow(
         mode: How live queries run; ``"slice"`` catches up and returns. Default: the fastest possible.
         live: Run the live queries too; otherwise only the bounded stages, for a live run in another process.
         refresh: Run bounded stages even if their results are up to date.
-        skip_lost: Continue after unread records that a topic has removed, and list them; otherwise the start
+        skip_lost: Continue where topics have records, after lost ones, and list these; otherwise the start
             is refused. See `flowcore.spark.run.lost_records`.
         listener: Gets events, and decides when a live run ends. Default: it ends with its queries.
 

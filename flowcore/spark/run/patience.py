@@ -1,4 +1,4 @@
-"""When a query that failed is tried again: in an outage without end, after a slow process three times."""
+"""When a query that failed is tried again: in an outage without end, after a mishap three times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Patience"]
 _FIRST_S = 1.0
 _LONGEST_S = 30.0
 _SLOW_STARTS = 3
-"""The most starts without a committed batch that fail since a process or a transaction was slow."""
+"""The most starts without a committed batch that fail by a mishap, as since a process was slow."""
 
 
 class Patience:

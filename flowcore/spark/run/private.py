@@ -146,7 +146,13 @@ def _is_own_group(found: os.stat_result) -> bool:
 
 @cache
 def _other_members(group: int) -> frozenset[str]:
-    """The accounts in a group, also those whose own group it is, without this user and root."""
+    """The accounts in a group, also those whose own group it is, without this user and root.
+
+    None is in group 0: it is root's, although some systems put accounts such as ``halt`` there, and a
+    container's user belongs to it who has no account.
+    """
+    if group == _ROOT:
+        return frozenset()
     accounts, named = pwd.getpwall(), list[str]()
     own = {each.pw_name for each in accounts if each.pw_uid in (os.geteuid(), _ROOT)}
     with suppress(KeyError):  # a directory need not list its accounts

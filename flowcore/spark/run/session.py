@@ -70,7 +70,7 @@ _LIVE = {
 }
 
 
-_LEFT_EXECUTORS = {"spark.executor.heartbeat.maxFailures": "10"}
+_UNANSWERED_HEARTBEATS = {"spark.executor.heartbeat.maxFailures": "10"}
 """Executors end when their driver has not answered for 20 s, before another driver may begin to write."""
 
 
@@ -127,7 +127,7 @@ def session_config(
     require_encryption(given, settings)
     if submitted and jars_folder().is_dir():  # as in the image, whose driver and executors load these
         jars("connector")
-    return config | _LEFT_EXECUTORS | given | _shipped(given) | redaction(given)
+    return config | _UNANSWERED_HEARTBEATS | given | _shipped(given) | redaction(given)
 
 
 def _driver(

@@ -6,7 +6,8 @@ partitions that were added to its sources, for which its watermarks wait; a batc
 repeated without them first. The successor is compiled while the query still runs, so a version that cannot be
 joined does not interrupt it. A restart begins a batch early if batches are a flush interval apart and no more
 input is available, or if the machine's clock was set back. A query is started again if a Python process or a
-transaction was slow, if a batch has a value of a schema that was registered since, and after an outage.
+transaction was slow, if another producer ended its transaction, if a batch has a value of a schema that was
+registered since, and after an outage.
 """
 
 from __future__ import annotations

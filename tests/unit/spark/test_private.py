@@ -193,7 +193,9 @@ def test_group_with_another_member_is_not_the_users_own(
     owner: str, named: list[str], primary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All members can write what the group can: those that it names, and those whose own group it is."""
-    group = os.geteuid() if owner == "user" else 4712
+    prepare_state_folder(tmp_path / "state")  # membership is asked once a start
+    group = 4712
+    monkeypatch.setattr(os, "geteuid", lambda: group if owner == "user" else 4714)
     accounts = [
         SimpleNamespace(pw_name=name, pw_uid=uid, pw_gid=group if name == primary else 4713)
         for name, uid in (("root", 0), ("me", os.geteuid()), ("other", 4711))
@@ -202,10 +204,19 @@ def test_group_with_another_member_is_not_the_users_own(
     monkeypatch.setattr(pwd, "getpwall", lambda: accounts)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {each.pw_uid: each for each in accounts}[uid])
     monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_mem=named))
-    prepare_state_folder(tmp_path / "state")  # membership is asked once a start
     found: Any = SimpleNamespace(st_uid=0 if owner == "root" else os.geteuid(), st_gid=group)
 
     assert private._is_own_group(found) is ("other" not in {primary, *named})
+    private._other_members.cache_clear()
+
+
+def test_group_of_root_has_no_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems put accounts such as halt there; users of containers without an account belong to it."""
+    halt = SimpleNamespace(pw_name="halt", pw_uid=7, pw_gid=0)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [halt])
+
+    private._other_members.cache_clear()
+    assert private._other_members(0) == frozenset()
     private._other_members.cache_clear()
 
 
