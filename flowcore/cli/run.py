@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flowcore.api.flow import Flow
-from flowcore.api.operators import KeyedProcess, StreamJoin, Window
+from flowcore.api.operators import EventTimeSort, KeyedProcess, StreamJoin, Window
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.cli.signals import stopped_by_signals
 from flowcore.escaping import printable
@@ -188,12 +188,11 @@ def _text(line: str, style: str = "") -> Text:
 
 
 def describe_open(plan: Plan, progress: Iterable[QueryProgress]) -> Iterator[str]:
-    """What slices leave open: windows, timers and unmatched records that event time has not reached."""
+    """What slices leave open: windows, timers and records that wait for event time."""
     watermarks = {query.name: query.watermark_ms for query in progress}
     for query in plan.live_queries:
-        waiting = [
-            node.name for node in query.operators if isinstance(node, Window | KeyedProcess | StreamJoin)
-        ]
+        kinds = (Window, KeyedProcess, StreamJoin, EventTimeSort)
+        waiting = [node.name for node in query.operators if isinstance(node, kinds)]
         if query.mode.value != "slice" or not waiting or query.name not in watermarks:
             continue
         at_ms = watermarks[query.name]
@@ -202,7 +201,7 @@ def describe_open(plan: Plan, progress: Iterable[QueryProgress]) -> Iterator[str
             reached = f"is at {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         yield (
             f"query {query.name}: event time {reached}. What {' and '.join(waiting)} would emit later "
-            "(windows, timers, unmatched records) stays open for the next run; "
+            "(windows, timers, records without partner or place) stays open for the next run; "
             f"`flowcore state {plan.flow}` shows it"
         )
 

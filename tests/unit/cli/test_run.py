@@ -41,13 +41,14 @@ def test_slice_names_the_operators_that_wait_for_event_time() -> None:
     clicks.window(Tumbling(10), by="user", name="sums").aggregate(n="sum(n)").write("out", KafkaTopic("sums"))
     silent = clicks.process(KeyedProcessFunction(), by="user", schema="user STRING", name="silent")
     silent.write("silence", KafkaTopic("silent"))
+    clicks.sort_by_event_time(name="sorted").write("in-order", KafkaTopic("in-order"))
     plan = plan_flow(flow, "slice")
 
     (reached,) = describe_open(plan, _progress(1_700_000_098_899))
     (unknown,) = describe_open(plan, _progress(None))
 
     assert reached.startswith(
-        "query clicks-batches: event time is at 2023-11-14 22:14:58 UTC. What sums and silent would emit"
+        "query clicks-batches: event time is at 2023-11-14 22:14:58 UTC. What sums and silent and sorted"
     )
     assert "`flowcore state site` shows it" in reached
     assert "event time has not begun" in unknown
