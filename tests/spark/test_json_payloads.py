@@ -194,7 +194,7 @@ OTHERS = {
     '{"at":"T12:30:00"}': "field 'at' holds T12:30:00, which is not TIMESTAMP",
     '{"at":"\\u0031\\u0032:30:00"}': "field 'at' holds 12:30:00, which is not TIMESTAMP",
     '{"more":[{"at":1},{"at":18446744073710}]}': "field 'more' holds [{1, null}, {18446744073710, null}]",
-    '{"more":[{"at":"\\t12:30","n":1}]}': "field 'more' holds [{\t12:30, 1}]",
+    '{"more":[{"at":"\\t12:30","n":1}]}': "field 'more' holds [{ 12:30, 1}]",
     '{"day":"5"}': "field 'day' holds 5, which is not DATE",
     '{"s":{"a":1,"a":2}}': """field 's' holds {"a":1,"a":2}, which is not STRING""",
 }
