@@ -150,10 +150,10 @@ def move_offsets(
         if not isinstance(source.get(beside or topic), dict):
             return source
         offsets = added | source.get(topic, {})
-        moved = {
-            partition: min(max(offset, first.get(int(partition), 0)), last.get(int(partition), offset))
-            for partition, offset in offsets.items()
-        }
+        moved = {}
+        for partition, offset in offsets.items():
+            oldest = max(offset, first.get(int(partition), 0))
+            moved[partition] = min(oldest, last.get(int(partition), oldest))
         return source | {topic: moved} if moved else source
 
     # A planned batch begins where the one before it ends, so its end is moved first.

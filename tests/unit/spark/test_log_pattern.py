@@ -30,7 +30,9 @@ def _logged(entry: str) -> str:
 
 def test_log_has_nothing_that_a_terminal_obeys() -> None:
     """Controls of both ranges, and what reorders text; tabs and other letters stay."""
-    assert _logged("a\x1b[2Jb\x9b2J\x00\r\x7f\u202e\u200fc\td\xa0\u017c\n") == "a?[2Jb?2J?????c\td\xa0\u017c\n"
+    assert (
+        _logged("a\x1b[2Jb\x9b2J\x00\r\x7f\u202e\u200fc\td\xa0\u017c\n") == "a?[2Jb?2J?????c\td\xa0\u017c\n"
+    )
 
 
 def test_lines_of_a_message_and_a_trace_do_not_look_like_entries() -> None:

@@ -86,6 +86,8 @@ def test_partitions_that_the_log_does_not_have_are_added(tmp_path: Path) -> None
     assert offset_log.batch_range(tmp_path, 1, "bids") == ({0: 2, 1: 3}, {0: 4, 1: 5})
     assert offset_log.batch_range(tmp_path, 1, "bids.events") == ({0: 7}, {0: 7})
     assert not move_offsets(tmp_path, "asks", {0: 7}, {0: 8})
+    assert move_offsets(tmp_path, "bids", {0: 9}, {})
+    assert offset_log.batch_range(tmp_path, 1, "bids") == ({0: 9, 1: 3}, {0: 9, 1: 5})
 
 
 def test_offsets_after_the_end_of_a_topic_are_lost(tmp_path: Path) -> None:
