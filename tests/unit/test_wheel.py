@@ -20,9 +20,15 @@ CHECKOUT = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel's content of site-packages, made by the command of the README."""
     folder = tmp_path_factory.mktemp("wheel")
-    (line,) = re.findall(r"^python (-m pip wheel .*?) +#", (CHECKOUT / "README.md").read_text(), re.MULTILINE)
+    (line,) = re.findall(r"flows/bin/pip (wheel .*?) +#", (CHECKOUT / "README.md").read_text())
     # The environment of the tests has what builds it, so that nothing is downloaded.
-    command = [sys.executable, *line.replace(" dist ", f" {folder} ").split(), "--no-build-isolation"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        *line.replace(" dist ", f" {folder} ").split(),
+        "--no-build-isolation",
+    ]
     subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
