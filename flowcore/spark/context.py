@@ -10,12 +10,13 @@ from pyspark.sql import SparkSession
 from flowcore.api.connectors import KafkaTopic
 from flowcore.background import PeriodicThread
 from flowcore.durations import read_clock_ms
-from flowcore.errors import RunError
+from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.kafka.topic_schemas import TopicSchemas
+from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 
-__all__ = ["Clock", "Context", "broker_of", "names_by_broker", "path_of", "spark_log"]
+__all__ = ["Clock", "Context", "broker_of", "names_by_broker", "output_servers", "path_of", "spark_log"]
 
 
 class Clock:
@@ -107,3 +108,20 @@ def names_by_broker(topics: Iterable[KafkaTopic], settings: Settings) -> dict[st
     for topic in topics:
         found.setdefault(broker_of(topic, settings), []).append(topic.name)
     return found
+
+
+def output_servers(query: LiveQuery, settings: Settings) -> str:
+    """The broker that a live query writes to, dead letters included.
+
+    Raises:
+        PlanError: The query's sinks are on several brokers.
+    """
+    topics = query.topics_written or query.topics_read[:1]
+    brokers = {broker_of(topic, settings) for topic in topics}
+    if len(brokers) > 1:
+        msg = (
+            f"query {query.name!r} writes to the brokers {' and '.join(sorted(brokers))}: Spark's sink takes "
+            "one; write to one broker, or declare two flows"
+        )
+        raise PlanError(msg)
+    return brokers.pop()

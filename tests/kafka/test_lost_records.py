@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -25,9 +26,7 @@ pytestmark = pytest.mark.kafka
 
 def test_lost_records_are_named_and_skipped_on_demand(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     """The list has exactly the offsets that were not read, and not those that were read and removed."""
-    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
-    flow = Flow("f")
-    flow.read("sales", sales).write("out", out)
+    sales, out, flow = _copying(live)
     live.send(sales, *({"id": n} for n in range(20)), partitions=2)
     live.run(flow)
     live.send(sales, *({"id": n} for n in range(20, 40)), partitions=2)
@@ -49,9 +48,7 @@ def test_lost_records_are_named_and_skipped_on_demand(live: Live, caplog: pytest
 
 def test_added_partition_that_has_lost_its_first_records_is_named_and_skipped(live: Live) -> None:
     """No log of the query has the partition, of which all records are unread."""
-    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
-    flow = Flow("f")
-    flow.read("sales", sales).write("out", out)
+    sales, out, flow = _copying(live)
     live.send(sales, {"id": 0})
     live.run(flow)
     grow_topic(live.servers, sales.name, 2)
@@ -68,9 +65,7 @@ def test_added_partition_that_has_lost_its_first_records_is_named_and_skipped(li
 
 def test_records_that_the_first_batch_has_not_read_are_named_and_skipped(live: Live) -> None:
     """A batch that no start can commit reads bad messages until these are removed from the topic."""
-    sales, out = live.topic("sales", schema="id BIGINT", on_error="fail"), live.topic("out")
-    flow = Flow("f")
-    flow.read("sales", sales).write("out", out)
+    sales, out, flow = _copying(live, on_error="fail")
     live.send(sales, b"bad", *({"id": n} for n in range(5)))
     for _ in range(2):
         with pytest.raises(RunError, match="bad"):
@@ -87,9 +82,7 @@ def test_records_that_the_first_batch_has_not_read_are_named_and_skipped(live: L
 
 def test_topic_that_ends_before_what_was_read_is_named_and_read_on(live: Live) -> None:
     """As if its only broker had lost the newest records with its machine."""
-    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
-    flow = Flow("f")
-    flow.read("sales", sales).write("out", out)
+    sales, out, flow = _copying(live)
     live.send(sales, *({"id": n} for n in range(5)))
     live.run(flow)
     (offsets,) = (live.settings.state_dir / "f" / "checkpoints" / "sales" / "offsets").glob("[0-9]*")
@@ -106,9 +99,7 @@ def test_topic_that_ends_before_what_was_read_is_named_and_read_on(live: Live) -
 
 def test_topic_of_another_cluster_is_refused_before_offsets_are_changed(live: Live) -> None:
     """With the right address again nothing is skipped."""
-    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
-    flow = Flow("f")
-    flow.read("sales", sales).write("out", out)
+    sales, _, flow = _copying(live)
     live.send(sales, {"id": 0})
     live.run(flow)
     live.send(sales, *({"id": n} for n in range(1, 5)))
@@ -127,9 +118,7 @@ def test_topic_of_another_cluster_is_refused_before_offsets_are_changed(live: Li
 
 def test_query_whose_latency_is_tracked_later_skips_the_markers_before(live: Live) -> None:
     """Another flow has sent markers for hours, so that the companion topic begins above 0."""
-    sales, out = live.topic("sales", schema="id BIGINT"), live.topic("out")
-    flow = Flow("f")
-    flow.read("sales", sales).write("out", out)
+    sales, out, flow = _copying(live)
     live.send(sales, {"id": 0})
     live.run(flow)
     events = KafkaTopic(sales.events)
@@ -142,6 +131,14 @@ def test_query_whose_latency_is_tracked_later_skips_the_markers_before(live: Liv
 
     assert [value["id"] for value in live.values(out)] == [0, 1]
     assert [record.value for record in live.records(sales.dead_letter)] == [b"expired"]
+
+
+def _copying(live: Live, **settings: Any) -> tuple[KafkaTopic, KafkaTopic, Flow]:
+    """A flow that copies a topic, after the topic and its copy."""
+    sales, out = live.topic("sales", schema="id BIGINT", **settings), live.topic("out")
+    flow = Flow("f")
+    flow.read("sales", sales).write("out", out)
+    return sales, out, flow
 
 
 def _remove(live: Live, topic: KafkaTopic, before: dict[int, int]) -> None:

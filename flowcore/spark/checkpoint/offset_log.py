@@ -93,25 +93,19 @@ def planned_ends(checkpoint: Path) -> dict[str, dict[int, int]]:
 
 
 def find_lost_offsets(
-    checkpoint: Path,
-    topic: str,
-    first: Mapping[int, int],
-    last: Mapping[int, int],
-    planned: Mapping[int, int],
+    unread: Mapping[int, int], planned: Mapping[int, int], first: Mapping[int, int], last: Mapping[int, int]
 ) -> list[tuple[int, int, int]]:
     """Partitions, where a query would read them, and where it can: the offsets between them are gone.
 
     A topic has removed its oldest records, or its broker has lost the newest ones. A partition that was added
-    to a topic is read from offset 0. A query that runs meanwhile changes nothing.
+    to a topic is read from offset 0.
 
     Args:
+        unread: By partition, the first offset that no committed batch has read.
+        planned: By partition, the end of the last planned batch.
         first: By partition, the offset of the oldest record.
         last: By partition, the offset of the next record.
-        planned: By partition, the end of what was planned before ``last`` was asked for.
     """
-    unread = unread_offsets(checkpoint).get(topic)
-    if unread is None:
-        return []
     found = []
     for partition, oldest in sorted(first.items()):
         begin, end = unread.get(partition, 0), planned.get(partition, 0)

@@ -26,6 +26,7 @@ __all__ = ["RecordIds", "id_after_writer", "key_text", "shorten"]
 
 _DIGEST_BYTES = 16
 _LONGEST_KEY = 200  # bytes
+_LONGEST_CROSSED = 4_096  # bytes; no flow makes an id as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +117,8 @@ def shorten(text: str, longest: int) -> str:
 
 
 def id_after_writer(record_id: str) -> str:
-    """The part of a record id after the name of its writer; the argument and the result are SQL text."""
-    return f"substring({record_id}, instr({record_id}, ':') + 1)"
+    """The part of a record id after the name of its writer; the argument and the result are SQL text.
+
+    It is in the ids of what is made of the record, in headers, and anyone can write to the topic of a cut.
+    """
+    return shorten(f"substring({record_id}, instr({record_id}, ':') + 1)", _LONGEST_CROSSED)

@@ -252,9 +252,8 @@ class LiveRun:
         create_companions(
             (each.query for each in self._queries if each.side_channels.has_markers), self.context
         )
-        for each in self._queries:
-            if each.query is stopped:
-                self._skip_lost_markers(each)
+        if (found := self._find(stopped)) is not None:
+            self._skip_lost_markers(found)
 
     def _skip_lost_markers(self, stopped: SupervisedQuery) -> None:
         skip_lost_markers(stopped.query, self.context, has_markers=stopped.side_channels.has_markers)

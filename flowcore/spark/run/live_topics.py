@@ -20,10 +20,10 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics, move_offsets
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
-from flowcore.spark.context import Context, broker_of
+from flowcore.spark.context import Context, broker_of, output_servers
 from flowcore.spark.run.lost_records import require_topics_fit
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS, output_servers
+from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS
 
 __all__ = [
     "create_companions",

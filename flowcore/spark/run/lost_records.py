@@ -133,7 +133,10 @@ def _compare_topics(
     """How topics differ from those of a checkpoint, and which records they have no more."""
     if not planned_batches(checkpoint) and not unread_offsets(checkpoint):
         return [], []
-    before, planned = read_plan_file(checkpoint), planned_ends(checkpoint)
+    before = read_plan_file(checkpoint)
+    # A query that runs may plan and commit batches meanwhile: its end is read before the ends of its topics,
+    # and where it is after their begins.
+    planned = planned_ends(checkpoint)
     now: dict[str, TopicIdentity | None] = {}
     first: dict[str, dict[int, int]] = {}
     last: dict[str, dict[int, int]] = {}
@@ -141,11 +144,12 @@ def _compare_topics(
         now |= identify_topics(servers, names)
         first |= begin_offsets_of_topics(servers, names)
         last |= end_offsets_of_topics(servers, names)
+    unread = unread_offsets(checkpoint)
     lost = [
         LostRecords(query.name, topic, *offsets)
-        for topic, begin in first.items()
+        for topic in first.keys() & unread.keys()
         for offsets in find_lost_offsets(
-            checkpoint, topic, begin, last.get(topic, {}), planned.get(topic, {})
+            unread[topic], planned.get(topic, {}), first[topic], last.get(topic, {})
         )
     ]
     return [*find_topic_differences(before.topics, now)] if before else [], lost

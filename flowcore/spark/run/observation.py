@@ -28,11 +28,10 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.execution import read_thresholds
 from flowcore.spark.checkpoint.offset_log import committed_offsets
-from flowcore.spark.context import Context
+from flowcore.spark.context import Context, output_servers
 from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
 from flowcore.spark.run.spark_query import RunningBatch
 from flowcore.spark.topics.offsets import TopicEnds, start_offsets
-from flowcore.spark.topics.sinks import output_servers
 from flowcore.watermarks.progress import WatermarkProgress
 
 __all__ = ["Observation", "RunMeter"]

@@ -35,7 +35,7 @@ from flowcore.spark.checkpoint.offset_log import (
 from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, require_fit
 from flowcore.spark.checkpoint.storage import WATERMARKS
 from flowcore.spark.compile.query import compile_query
-from flowcore.spark.context import Context
+from flowcore.spark.context import Context, output_servers
 from flowcore.spark.errors import find_outage, translate_run_errors
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.counted_bad_records import CountedBadRecords
@@ -49,7 +49,6 @@ from flowcore.spark.topics.messages import LARGEST_BYTES
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import (
     largest_batch_bytes,
-    output_servers,
     sink_options,
     start_files,
 )

@@ -66,7 +66,6 @@ _SIGNED = "_signed"
 _SENT_ID = "_sent_id"
 """The record id that the writer of a message gave it, null without one."""
 _LONGEST_ID = 1_000  # bytes; each is kept in state
-_LONGEST_CROSSED_ID = 4_096  # bytes; no flow of ours makes ids as long
 _NOT_A_RECORD = (
     ", and its topic is value-only and holds records only: turn off watermarks in the flow that writes it, "
     "or set pipeline.force-timestamp-support to true and declare elements='tagged'"
@@ -135,14 +134,12 @@ class Incoming:
         if tagged:
             added += [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
         added += self._signed(element)
+        sent_id = f"CAST({_header(RECORD_ID_HEADER)} AS STRING)"
         if self.place is not None:
-            crossed = id_after_writer(f"CAST({_header(RECORD_ID_HEADER)} AS STRING)")
-            # It is in the headers of what the query writes, and anyone can write to the topic of a cut.
-            added.append(f"{shorten(crossed, _LONGEST_CROSSED_ID)} AS {RECORD_ID}")
+            added.append(f"{id_after_writer(sent_id)} AS {RECORD_ID}")
         if self.topic.deduplicate:
-            sent_id = f"CAST({_header(RECORD_ID_HEADER)} AS STRING)"
-            shown = shorten(sent_id, _LONGEST_ID)
-            added.append(f"CASE WHEN is_valid_utf8({sent_id}) THEN {shown} END AS {_SENT_ID}")
+            kept = f"CASE WHEN is_valid_utf8({sent_id}) THEN {shorten(sent_id, _LONGEST_ID)} END"
+            added.append(f"{kept} AS {_SENT_ID}")
         if (row_key := self._row_key) is not None:
             added += ["key", row_key.parse()]
         register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)

@@ -23,7 +23,7 @@ from flowcore.planner.rules.timestamps import brings_watermarks, find_timed_sour
 from flowcore.settings import Settings
 from flowcore.signatures import require_control_key
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics
-from flowcore.spark.context import names_by_broker
+from flowcore.spark.context import names_by_broker, output_servers
 from flowcore.spark.topics.arriving_attributes import reads_attributes
 
 __all__ = ["SideChannels", "tracks_latency"]
@@ -116,8 +116,7 @@ class SideChannels:
         dead_letters = [each.dead_letter for each in query.topics_read if each.on_error == "dead-letter"]
         if dead_letters:
             with suppress(BrokerAccessError):  # who may write them need not be able to ask for their limits
-                servers, *_ = names_by_broker(query.topics_written or query.topics_read, settings)
-                limits |= topic_limits(servers, dead_letters)
+                limits |= topic_limits(output_servers(query, settings), dead_letters)
         planned = cls.planned(
             query,
             topics,

@@ -18,8 +18,7 @@ from flowcore.errors import PlanError, StateError
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import TopicLimits, ensure_topics, topic_limits
 from flowcore.planner.model import LiveQuery
-from flowcore.settings import Settings
-from flowcore.spark.context import Context, broker_of
+from flowcore.spark.context import Context
 from flowcore.spark.frame.rows import BAD_REASON
 from flowcore.spark.frame.sql import TIME_FORMATS, literal, quote
 from flowcore.spark.topics.messages import LARGEST_BYTES, bad_record_headers, headers, kafka_key, tag
@@ -28,7 +27,6 @@ from flowcore.spark.topics.values import write_message
 __all__ = [
     "DEAD_LETTER_CONFIGS",
     "largest_batch_bytes",
-    "output_servers",
     "sink_options",
     "start_files",
     "write_bad_records",
@@ -69,23 +67,6 @@ def largest_batch_bytes(limits: Iterable[TopicLimits], wanted: int = _BULK_BATCH
     up.
     """
     return min([wanted, *(one.max_message_bytes for one in limits)])
-
-
-def output_servers(query: LiveQuery, settings: Settings) -> str:
-    """The broker that a live query writes to, dead letters included.
-
-    Raises:
-        PlanError: The query's sinks are on several brokers.
-    """
-    topics = query.topics_written or query.topics_read[:1]
-    brokers = {broker_of(topic, settings) for topic in topics}
-    if len(brokers) > 1:
-        msg = (
-            f"query {query.name!r} writes to the brokers {' and '.join(sorted(brokers))}: Spark's sink takes "
-            "one; write to one broker, or declare two flows"
-        )
-        raise PlanError(msg)
-    return brokers.pop()
 
 
 def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context, version: str) -> None:

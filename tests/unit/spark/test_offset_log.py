@@ -13,6 +13,7 @@ from flowcore.spark.checkpoint.offset_log import (
     has_unfinished_batch,
     move_offsets,
     planned_ends,
+    unread_offsets,
 )
 
 HEAD = 'v1\n{"batchWatermarkMs":0}\n'
@@ -98,15 +99,15 @@ def test_offsets_after_the_end_of_a_topic_are_lost(tmp_path: Path) -> None:
         (tmp_path / "offsets" / str(number)).write_text(HEAD + json.dumps({"bids": offsets}))
     (tmp_path / "commits" / "0").touch()
     begin = {0: 0, 1: 0}
-    planned = planned_ends(tmp_path)["bids"]
-    assert find_lost_offsets(tmp_path, "bids", begin, {0: 4, 1: 9}, planned) == []
-    found = find_lost_offsets(tmp_path, "bids", {0: 3, 1: 0}, {0: 3, 1: 5}, planned)
+    unread, planned = unread_offsets(tmp_path)["bids"], planned_ends(tmp_path)["bids"]
+    assert find_lost_offsets(unread, planned, begin, {0: 4, 1: 9}) == []
+    found = find_lost_offsets(unread, planned, {0: 3, 1: 0}, {0: 3, 1: 5})
     assert found == [(0, 2, 3), (0, 4, 3), (1, 9, 5)]
 
     assert move_offsets(tmp_path, "bids", {0: 3}, {0: 3, 1: 5})
 
-    planned = planned_ends(tmp_path)["bids"]
-    assert find_lost_offsets(tmp_path, "bids", {0: 3, 1: 0}, {0: 3, 1: 5}, planned) == []
+    unread, planned = unread_offsets(tmp_path)["bids"], planned_ends(tmp_path)["bids"]
+    assert find_lost_offsets(unread, planned, {0: 3, 1: 0}, {0: 3, 1: 5}) == []
     assert offset_log.batch_range(tmp_path, 1, "bids") == ({0: 3, 1: 5}, {0: 3, 1: 5})
 
 
@@ -120,7 +121,7 @@ def test_query_that_runs_meanwhile_has_lost_nothing(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "1").write_text(HEAD + json.dumps({"bids": {"0": 12}}))
     (tmp_path / "commits" / "1").touch()
 
-    assert find_lost_offsets(tmp_path, "bids", {0: 11}, {0: 11}, planned) == []
+    assert find_lost_offsets(unread_offsets(tmp_path)["bids"], planned, {0: 11}, {0: 11}) == []
 
 
 def test_interrupted_move_is_completed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,5 +164,7 @@ def test_batch_without_commit_is_unfinished(tmp_path: Path) -> None:
 
 def _lost(checkpoint: Path, topic: str, first: dict[int, int]) -> dict[int, tuple[int, int]]:
     """What a topic with its newest records has removed."""
-    found = find_lost_offsets(checkpoint, topic, first, {}, planned_ends(checkpoint).get(topic, {}))
+    if topic not in (unread := unread_offsets(checkpoint)):
+        return {}
+    found = find_lost_offsets(unread[topic], planned_ends(checkpoint)[topic], first, {})
     return {partition: (begin, end) for partition, begin, end in found}
