@@ -77,3 +77,15 @@ def test_what_had_expired_follows_from_the_state_of_an_earlier_version(join: Any
 
     start(stored, join(120), header)
     assert step(stored, 66, left("a", 0, 4), left("c", 0, 5)) == [("a", None), ("c", "3")]
+
+
+@pytest.mark.parametrize("join", [latest, regular])
+def test_expired_rows_are_not_kept_by_a_longer_time_to_live(join: Any) -> None:
+    """They could not be found any more, and would stay until they expire again."""
+    stored = StoredGroup(join(60))
+    step(stored, 0, right("a", 0, 1))
+    step(stored, 65, right("c", 0, 3))
+
+    start(stored, join(1000))
+
+    assert [len(side) for side in stored.group._sides] == [0, 1]
