@@ -124,7 +124,10 @@ def command(
         pyflink = closing.enter_context(PyFlink(servers, folder / "pyflink", heap)) if rival else None
         bench = _Bench(context, servers, folder, pyflink)
         *few, many = (bench.measure_all(count, names or tuple(QUERIES), rounds) for count in parts_of(events))
-    _report(few[0] if few else {}, many, bench.tables, rival).show(as_json=as_json)
+    _report(few[0] if few else {}, many, bench.tables, rival, bench.failures).show(as_json=as_json)
+    if bench.failures:
+        msg = f"failed, or with wrong results: {', '.join(map(_label, bench.failures))}; see the report"
+        raise RunError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +145,32 @@ class _Run:
 
 
 Runs = Mapping[str, Sequence[_Run]]
-"""The counted runs of a query, by contender."""
+"""The counted runs of a query, by contender; one that failed has none."""
+Failures = Mapping[tuple[str, str], str]
+"""Why a run failed, by query and contender."""
 OURS, RIVAL = "flowcore", "PyFlink"
 
 
-def _report(few: Mapping[str, Runs], many: Mapping[str, Runs], tables: Tables, rival: str | None) -> Report:
+def _label(run: tuple[str, str]) -> str:
+    name, who = run
+    return name if who == OURS else f"{name} {who}"
+
+
+def _report(
+    few: Mapping[str, Runs], many: Mapping[str, Runs], tables: Tables, rival: str | None, failures: Failures
+) -> Report:
     figures = [
         Figures(
-            name if who == OURS else f"{name} {who}", "events/s", [run.per_second for run in runs],
+            _label((name, who)), "events/s", [run.per_second for run in runs],
             _by_slope(few.get(name, {}).get(who), runs),
             [run.cpu_s for run in runs], [run.peak_mb for run in runs],
         )
         for name, contenders in many.items()
         for who, runs in contenders.items()
+        if (name, who) not in failures  # rounds before the failure would look like a whole result
     ]  # fmt: skip
     events = sum(map(len, tables.values()))
-    queries = {name: _details(few.get(name, {}), runs) for name, runs in many.items()}
+    queries = {name: _details(name, few.get(name, {}), runs, failures) for name, runs in many.items()}
     also = " of both" if rival else ""
     return Report(
         name="nexmark",
@@ -165,20 +178,27 @@ def _report(few: Mapping[str, Runs], many: Mapping[str, Runs], tables: Tables, r
         f"slices with batches of {BATCH:,}; before it the same with a quarter of the events",
         figures=figures,
         ratios={f"{name}_ratio": each["ratio"] for name, each in queries.items() if "ratio" in each},
-        verified=f"every result of every round{also} against DuckDB over the same events, those of flowcore "
-        "each written once",
+        verified=f"every result of every run{also} that has figures against DuckDB over the same events, "
+        "those of flowcore each written once",
         details={"queries": queries},
+        notes=[f"{_label(run)} FAILED, so it has no figures: {why}" for run, why in failures.items()],
     )
 
 
-def _details(few: Runs, many: Runs) -> dict[str, Any]:
-    """What the JSON object says of a query; results that are wrong have ended the benchmark before."""
-    ours = _summary(few.get(OURS), many[OURS])
-    if RIVAL not in many:
-        return ours
-    rival = _summary(few.get(RIVAL), many[RIVAL])
-    ratio = ours["events_per_second"] / rival["events_per_second"]
-    return {**ours, "ratio": ratio, "pyflink": rival}
+def _details(name: str, few: Runs, many: Runs, failures: Failures) -> dict[str, Any]:
+    """What the JSON object says of a query; it has a ratio if neither contender failed."""
+    of = {
+        who: {"right": False, "failure": failures[name, who]}
+        if (name, who) in failures
+        else _summary(few.get(who), runs)
+        for who, runs in many.items()
+    }
+    if RIVAL not in of:
+        return of[OURS]
+    if not all(each["right"] for each in of.values()):
+        return {**of[OURS], "pyflink": of[RIVAL]}
+    ratio = of[OURS]["events_per_second"] / of[RIVAL]["events_per_second"]
+    return {**of[OURS], "ratio": ratio, "pyflink": of[RIVAL]}
 
 
 def _summary(few: Sequence[_Run] | None, many: Sequence[_Run]) -> dict[str, Any]:
@@ -206,6 +226,7 @@ class _Bench:
     def __init__(self, context: Context, servers: str, folder: Path, pyflink: PyFlink | None) -> None:
         self.context, self.servers, self.folder, self.pyflink = context, servers, folder, pyflink
         self.tables: Tables = {}
+        self.failures: dict[tuple[str, str], str] = {}
 
     def measure_all(self, events: int, names: Sequence[str], rounds: int) -> dict[str, Runs]:
         """Run queries over this many events."""
@@ -218,19 +239,28 @@ class _Bench:
         self.tables = feed_events(self.servers, NexmarkConfig(), events)
 
     def measure(self, name: str, rounds: int) -> Runs:
-        """Run a query once to warm up, and then for each round; each contender in turn."""
+        """Run a query once to warm up, and then for each round; each contender in turn.
+
+        One that has failed is left out from then on.
+        """
         runs: dict[str, list[_Run]] = {OURS: []}
         if self.pyflink is not None and query_text(name) is not None:
             runs[RIVAL] = []
         one: dict[str, Callable[[str], _Run]] = {OURS: self._ours, RIVAL: self._rival}
 
-        def contender(who: str, counted: bool) -> Callable[[int], float]:
-            def run(_round: int) -> float:
-                found = one[who](name)
+        def contender(who: str, counted: bool) -> Callable[[int], None]:
+            def run(_round: int) -> None:
+                if (name, who) in self.failures:
+                    return
+                try:
+                    found = one[who](name)
+                except Exception as error:  # noqa: BLE001 - the figures of the others would be lost
+                    self.failures[name, who] = f"{type(error).__name__}: {error}"
+                    click.echo(f"{name} {who} failed: {error}", err=True)
+                    return
                 click.echo(f"{name} {who}: {found}", err=True)  # progress: a query takes minutes
                 if counted:
                     runs[who].append(found)
-                return found.seconds
 
             return run
 

@@ -162,6 +162,21 @@ def test_nexmark_reports_the_ratio_of_each_query_with_a_rival() -> None:
     slow, fast = ([_Run(100, seconds, peak_mb=1, cpu_s=1)] for seconds in (4, 2))
     events = {"bid": pa.table({"auction": [1]})}
 
-    report = _report({}, {"q4": {OURS: slow, RIVAL: fast}, "q6": {OURS: slow}}, events, "pyflink")
+    report = _report({}, {"q4": {OURS: slow, RIVAL: fast}, "q6": {OURS: slow}}, events, "pyflink", {})
 
     assert report.ratios == {"q4_ratio": 0.5}
+
+
+@pytest.mark.parametrize("who", [OURS, RIVAL])
+def test_a_query_of_nexmark_that_failed_has_no_figures_and_no_ratio(who: str) -> None:
+    """Not those of the rounds before it either; the other contender keeps its own."""
+    run = [_Run(100, 2, peak_mb=1, cpu_s=1)]
+    events = {"bid": pa.table({"auction": [1]})}
+
+    report = _report({}, {"q4": {OURS: run, RIVAL: run}}, events, "pyflink", {("q4", who): "it is wrong"})
+
+    query = report.details["queries"]["q4"]
+    assert report.ratios == {}
+    assert [query["right"], query["pyflink"]["right"]] == [who != OURS, who != RIVAL]
+    assert len(report.figures) == 1
+    assert "it is wrong" in report.notes[0]
