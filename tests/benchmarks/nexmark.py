@@ -187,7 +187,7 @@ def _report(
 
 def _details(name: str, few: Runs, many: Runs, failures: Failures) -> dict[str, Any]:
     """What the JSON object says of a query; it has a ratio if neither contender failed."""
-    of = {
+    of: dict[str, dict[str, Any]] = {
         who: {"right": False, "failure": failures[name, who]}
         if (name, who) in failures
         else _summary(few.get(who), runs)

@@ -47,7 +47,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     table = importlib.import_module("pyflink.table")
     common = importlib.import_module("pyflink.common")
     port = _free_port()
-    options = {"rest.address": "127.0.0.1", "rest.port": port, "rest.bind-port": port, **job["options"]}
+    options = {
+        "rest.address": "127.0.0.1",
+        "rest.port": port,
+        "rest.bind-port": port,
+        "web.refresh-interval": 50,  # milliseconds for which its answers are old; 3,000 hide a short job
+        **job["options"],
+    }
     configuration = common.Configuration()
     for name, value in options.items():
         configuration.set_string(name, str(value))
