@@ -31,10 +31,12 @@ __all__ = [
 BUFFER = "buffer"
 """The part of the state that is the flush buffer downstream of an operator."""
 TOUCHED = "@touched_ms"
-"""The column of ranked rows with the processing time of the last row of their key."""
+"""The column of ranked rows and groups with the processing time of the last row of their key."""
 
 _BUFFERED = re.compile(r"(?:(.*); )?latest by (.*?): ", re.DOTALL)
-_TABLES = re.compile(r"(panes of \d+ ms at \d+|sessions|seen|joined|ranked|sorted|totals) by ", re.DOTALL)
+_TABLES = re.compile(
+    r"(panes of \d+ ms at \d+|sessions|groups|seen|joined|ranked|sorted|totals) by ", re.DOTALL
+)
 _PIECE_ENTRIES = 4096
 
 
@@ -140,12 +142,13 @@ def read_tables(header: Mapping[str, Any], pieces: Sequence[bytes], keys: int) -
         # The sessions of a key in a piece replace all earlier ones; the row of a key, or of a key and a pane,
         # a joined row's id, a rank or a value, replaces the earlier one. What was seen is only added.
         columns, names = batches[0].schema.names, _key_names(keys)
-        key = {"sessions": names, "totals": names, "seen": columns}.get(name, [columns[0], *names])
+        own = {"sessions": names, "groups": names, "totals": names, "seen": columns}
+        key = own.get(name, [columns[0], *names])
         table = _latest(batches, key, whole_batch=name == "sessions")
         if name == "panes":
             kept = table.column("pane").to_numpy() >= header.get("first_pane", MIN_TIMESTAMP_MS)
             table = table.filter(pa.array(kept))
-        if name == "ranked":
+        if name in ("ranked", "groups"):
             table = table.filter(pa.array(table.column(TOUCHED).to_numpy() > read_expired_ms(header)))
         tables[name] = table.sort_by(columns[0]) if name in ("panes", "refirings") else table
     return tables

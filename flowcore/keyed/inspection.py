@@ -123,14 +123,16 @@ def _keys(manifest: StateManifest, pieces: Sequence[bytes]) -> Iterator[Inspecte
     if kind in ("records", "process"):
         show = _show_windows if kind == "records" else _show_process
         return (show(names, entry) for entry in read_entries(layout, pieces) or ())
-    if not match["pane_ms"] and kind not in ("sessions", "seen", "joined", "ranked", "sorted", "totals"):
+    by_table = {
+        "sessions": _sessions, "groups": _groups, "seen": _seen, "ranked": _ranked, "sorted": _sorted
+    }  # fmt: skip
+    if not match["pane_ms"] and kind not in {*by_table, "joined", "totals"}:
         return None
     tables = read_tables(header, pieces, len(names))
     if kind == "joined":
         return _joined(names, tables, header)
     if kind == "totals":
         return _totals(names, tables)
-    by_table = {"sessions": _sessions, "seen": _seen, "ranked": _ranked, "sorted": _sorted}
     if kind in by_table:
         return by_table[kind](_by_key(names, tables.get(kind)), header)
     return _panes(_by_key(names, tables.get("panes")), int(match["pane_ms"]), int(match["offset_ms"]))
@@ -166,6 +168,12 @@ def _sessions(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[
                 windows.append(window)
         if windows:
             yield InspectedKey(key=key, windows=windows)
+
+
+def _groups(found: Iterable[_KeyRows], _header: Mapping[str, Any]) -> Iterator[InspectedKey]:
+    """The running aggregates of each key, without their times."""
+    for key, (row,) in found:
+        yield InspectedKey(key=key, states={name: value for name, value in row.items() if name[:1] != "@"})
 
 
 def _seen(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:

@@ -68,7 +68,7 @@ def prepare_window(
         make=lambda records, dead_letters: make_window_operator(node, records, late_names, dead_letters),
         outputs=outputs,
         with_coordinates=bool(sides),
-        shown=None if ColumnarWindows.refusal(node.config, types) is None else (*node.by, *_values(node)),
+        shown=None if _is_columnar(node, types) else (*node.by, *_values(node)),
         result_key=node.by if node.updating else (*node.by, START, END),
     )
 
@@ -83,7 +83,7 @@ def make_window_operator(
         dead_letters: Which failures of its functions become dead letters.
     """
     types = {field.name: field.type for field in records}
-    if ColumnarWindows.refusal(node.config, types) is None:
+    if _is_columnar(node, types):
         return ColumnarWindows(
             config=node.config, keys=node.by, timestamp=RECORD_TIMESTAMP, rows=records, late=late
         )
@@ -113,6 +113,10 @@ def window_texts(found: Mapping[str, str]) -> Mapping[str, str]:
     """SQL texts of `WINDOW_COLUMNS`, by name, from the columns of a window operator's results."""
     times = (displayable_timestamp(found[START]), displayable_timestamp(found[END]))
     return dict(zip(WINDOW_COLUMNS, (*times, found[FIRING], found[IS_LATE]), strict=True))
+
+
+def _is_columnar(node: Window, types: Mapping[str, pa.DataType]) -> bool:
+    return ColumnarWindows.refusal(node.config, types, latest_only=node.updating) is None
 
 
 def _values(node: Window) -> list[str]:

@@ -306,6 +306,18 @@ class AccumulatorTable:
             column[positions] = values[each]
         self._changed = []
 
+    def reset(self, positions: Ints) -> None:
+        """Let keys have the values of new ones."""
+        for each, column in self._columns.items():
+            column[positions] = each.identity
+
+    def retain(self, positions: Ints) -> None:
+        """Forget all keys but those at these ascending positions, and what has changed."""
+        self._keys = [self.keys(positions)]
+        self._index.retain(positions)
+        self._columns = {each: column[positions] for each, column in self._columns.items()}
+        self._changed = []
+
     def _grow(self) -> None:
         wanted = len(self._index)
         for each, column in self._columns.items():
