@@ -6,10 +6,11 @@ import json
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
+import psutil
 import pytest
 
 from flowcore import Flow, KafkaTopic, Session
@@ -22,6 +23,7 @@ from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live
 from tests.kafka.driver import driver_settings, kill_driver, report_running
 from tests.kafka.test_live_buffers import BID, Top
+from tests.python_workers import running_workers
 
 KEYS = 7
 CLICK = "user STRING, price BIGINT, at BIGINT"
@@ -135,22 +137,29 @@ def test_driver_restarted_after_kills_gives_the_same_results(
 
 
 @pytest.fixture
-def own_workers(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries have a pool of Python workers of their own, as in production."""
+def kill_workers(live: Live, monkeypatch: pytest.MonkeyPatch) -> Callable[[LiveRun], None]:
+    """Kill the Python workers of key groups until the run fails.
+
+    Queries have a pool of workers of their own, as in production.
+    """
     monkeypatch.delitem(live.spark.sparkContext.environment, WORKER_POOL)
+    others, _ = running_workers(live.spark)
+
+    def kill(run: LiveRun) -> None:
+        for _ in range(2000):
+            daemons, workers = running_workers(live.spark)
+            for pid in workers:
+                if psutil.Process(pid).ppid() in daemons - others:
+                    os.kill(pid, signal.SIGKILL)
+            if run.wait(0.05):
+                return
+
+    return kill
 
 
-def kill_workers(run: LiveRun) -> None:
-    """Kill the Python workers of key groups until the run fails."""
-    for _ in range(2000):
-        for pid in workers(run.context.settings.state_dir):
-            os.kill(pid, signal.SIGKILL)
-        if run.wait(0.05):
-            return
-
-
-@pytest.mark.usefixtures("own_workers")
-def test_windows_of_a_killed_worker_continue_in_the_next_run(live: Live) -> None:
+def test_windows_of_a_killed_worker_continue_in_the_next_run(
+    live: Live, kill_workers: Callable[[LiveRun], None]
+) -> None:
     """The worker's state in memory and its partial work are lost; the next run restores the state."""
     source, out = live.topic("clicks"), live.topic("visits")
     expected = send_clicks(live, source, 200)
@@ -164,8 +173,9 @@ def test_windows_of_a_killed_worker_continue_in_the_next_run(live: Live) -> None
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("own_workers")
-def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
+def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(
+    live: Live, kill_workers: Callable[[LiveRun], None]
+) -> None:
     """The next run reads the buffered results from the state store."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=20), live.spark)
     source, out = live.topic("bids"), live.topic("tops")
@@ -177,19 +187,3 @@ def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
     live.run(flow, None, until=lambda _: live.wait_for(out, "top", highest))
 
     check_order(live, out)
-
-
-def workers(state_dir: Path) -> list[int]:
-    """Process ids of the Python workers that run key groups of a checkpoint."""
-    mine = f"{WORKER_POOL}={state_dir.absolute()}".encode()
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                environment = (folder / "environ").read_bytes()
-                command = (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if mine in environment and b"worker_daemon" in command:
-                found.append(int(folder.name))
-    return found

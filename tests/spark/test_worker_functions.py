@@ -8,19 +8,16 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from flowcore import Flow, KafkaTopic, RichFunction
 from flowcore.errors import RunError
-from flowcore.metrics.usage import process_family
 from flowcore.planner import plan_flow
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
@@ -31,6 +28,7 @@ from flowcore.spark.operators.key_groups import WORKER_POOL
 from flowcore.spark.operators.python_chain import apply_chain
 from flowcore.spark.run.early_workers import start_workers
 from flowcore.spark.run.session import live_session
+from tests.python_workers import running_workers
 from tests.spark.stepped_query import SteppedQuery
 
 pytestmark = pytest.mark.spark
@@ -128,16 +126,6 @@ def _query(spark: SparkSession, folder: Path, function: KeyedProcessFunction) ->
     )
 
 
-def _daemons(spark: SparkSession) -> set[int]:
-    """The processes from which Spark's JVM forks workers."""
-    parents = {}
-    for each in process_family(spark.sparkContext._gateway.proc.pid):
-        with suppress(psutil.Error):  # it has ended
-            if "flowcore.spark.run.worker_daemon" in each.cmdline():
-                parents[each.pid] = each.ppid()
-    return {pid for pid, parent in parents.items() if parent not in parents}
-
-
 def _records(value: int = 1) -> list[dict[str, Any]]:
     return [{"user": user, "t": 1, "v": value} for user in "abcdefgh"]
 
@@ -176,13 +164,13 @@ def test_workers_that_start_early_run_the_first_batch(
     for thread in threading.enumerate():
         if thread.name == "flowcore-workers":
             thread.join()
-    early = _daemons(spark)
+    early, _ = running_workers(spark)
     with _query(spark, tmp_path, Sums(calls)) as query:
         found = _sums(query)
 
     assert found == {1}
     assert early
-    assert _daemons(spark) == early
+    assert running_workers(spark)[0] == early
 
 
 def test_edited_function_replaces_the_open_one(spark: SparkSession, tmp_path: Path, calls: Calls) -> None:

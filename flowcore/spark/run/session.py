@@ -25,6 +25,7 @@ from flowcore.installation.jars import jars, jars_folder
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.context import spark_log
+from flowcore.spark.run.fork_client import SERVER
 from flowcore.spark.run.jvm import redaction, require_encryption, start_jvm
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.scratch import make_scratch, remove_scratch
@@ -41,6 +42,7 @@ _AVRO_LIMITS = {
 _FORKED = {"spark.python.daemon.module": "flowcore.spark.run.worker_daemon"}
 """Remote executors may receive flowcore only when a task starts, which is too late for a daemon."""
 _JVM_ENDS_S = 20.0
+_LONGEST_SOCKET = 100
 _SCRIPT = Path(__file__).with_name("worker_python.sh")
 _RETAINED = {
     # Without its UI, too, Spark keeps the plan and the metrics of the last 1,000 executions: several for
@@ -191,7 +193,11 @@ def prepare_process(settings: Settings) -> Path:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_from_py4j)
     prepare_state_folder(settings.state_dir)
-    return make_scratch()
+    scratch = make_scratch()
+    socket = str(scratch / "fork")
+    # A socket's path has at most 107 bytes. Without a server, workers are new processes.
+    os.environ[SERVER] = socket if len(os.fsencode(socket)) < _LONGEST_SOCKET else ""
+    return scratch
 
 
 def _is_not_from_py4j(record: logging.LogRecord) -> bool:

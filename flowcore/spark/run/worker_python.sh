@@ -13,4 +13,7 @@ for entry in $PYTHONPATH; do
 done
 # For each query with state Spark prints what its own worker does to the terminal.
 case "$*" in *.transform_with_state_driver_worker*) exec >/dev/null ;; esac
-PYTHONPATH=$path exec "$PYSPARK_DRIVER_PYTHON" "$@"
+export PYTHONPATH="$path"
+# Without site packages Python starts at once; the client asks for a process that has everything.
+[ -n "$FLOWCORE_FORK_SERVER" ] && exec "$PYSPARK_DRIVER_PYTHON" -I -S "${0%/*}/fork_client.py" "$@"
+exec "$PYSPARK_DRIVER_PYTHON" "$@"

@@ -27,6 +27,7 @@ from flowcore.spark.run.live_stage import LiveRun
 from tests.benchmarks._faults.catalog import Catalog
 from tests.benchmarks._faults.sales import Sales
 from tests.kafka.driver import report_running
+from tests.python_workers import daemons_and_workers
 
 __all__ = ["ROOT", "Driver", "wait_until"]
 
@@ -102,9 +103,8 @@ class Driver:
     @property
     def workers(self) -> list[int]:
         """Process ids of its Python workers, without their daemons."""
-        family = self.look_at_family()
-        daemons = [pid for pid, command in family.items() if "worker_daemon" in command]
-        return [pid for pid in daemons if _parent(pid) in daemons]
+        _, workers = daemons_and_workers(self.look_at_family(), _parent)
+        return sorted(workers)
 
     def look_at_family(self) -> dict[int, str]:
         """The command lines of all processes that it has started and that exist, by process id."""
