@@ -10,6 +10,7 @@ from typing import Any
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
+from flowcore.api.kafka_topic import KafkaTopic
 from flowcore.api.operators import Operator, Read, WithEventTime, find_timed
 from flowcore.api.updating_rows import find_origin, find_replacing
 from flowcore.api.window_assigners import GapColumn
@@ -158,17 +159,23 @@ def find_missing_watermarks(
         strategy = topic.watermark
         if only_timestamps or (strategy.generates if strategy is not None else topic.elements == "tagged"):
             continue
-        # A tombstone has no value, so that its event time is that of its message.
-        tombstones = topic.updating_by is not None
-        event_time = "" if tombstones else "event_time='bid_time', "
-        other = "" if tombstones else ", or use with_event_time(...)"
         return (
             f"operator {name!r} uses event time, and the source {each.name!r} sets no watermarks: "
-            "event time would never advance; pass watermark= to its topic, for instance "
-            f"KafkaTopic({topic.name!r}, ..., {event_time}"
-            f"watermark=bounded_out_of_orderness(timedelta(seconds=4))){other}{instead}"
+            f"event time would never advance; {_suggest_watermark(topic)}{instead}"
         )
     return None
+
+
+def _suggest_watermark(topic: KafkaTopic) -> str:
+    """How a source can set watermarks, for an error message."""
+    # A tombstone has no value, so that its event time is that of its message.
+    tombstones = topic.updating_by is not None
+    event_time = "" if tombstones else "event_time='bid_time', "
+    other = "" if tombstones else ", or use with_event_time(...)"
+    return (
+        f"pass watermark= to its topic, for instance KafkaTopic({topic.name!r}, ..., {event_time}"
+        f"watermark=bounded_out_of_orderness(timedelta(seconds=4))){other}"
+    )
 
 
 def require_first(node: Operator, name: str, keep: str) -> None:

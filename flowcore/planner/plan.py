@@ -5,11 +5,12 @@ A plan is a pure function of a flow and its settings. It depends on no engine, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flowcore.api.flow import Flow
+from flowcore.api.operators import Operator
 from flowcore.errors import PlanError
 from flowcore.planner.model import BoundedStage, LiveQuery, LiveStage, Mode, PlanData
 from flowcore.planner.rules import execution, timestamps
@@ -77,7 +78,6 @@ def plan_flow(
         msg = f"flow {flow.name!r} has no sink: it would compute nothing; end it with .write(name, sink)"
         raise PlanError(msg)
     settings = settings or Settings()
-    reuse = settings.object_reuse
     operators, filters = push_filters(move_to_key_groups(flow.operators))
     timestamps.require_watermarks(operators, settings)
     require_histories(operators)
@@ -93,46 +93,54 @@ def plan_flow(
         )
         for query in flushed
     )
-    queries = tuple(
-        _set_failures(
-            replace(
-                execution.set_start(query, bounded, settings),
-                split=explain_exchanges(query),
-                chains=build_chains(query.operators, reuse, [*query.buffers]),
-                edges=timestamps.decide_edges(query, settings),
-                untimed_sources=timestamps.find_untimed_sources(query, operators),
-                checkpoint=execution.decide_checkpoint(query, settings),
-                backlog=execution.decide_backlog(query, settings),
-                catch_up=execution.decide_catch_up(query, mode, settings),
-                key_groups=settings.key_groups,
-                idle_partitions=execution.find_idle_partitions(query, settings),
-                latency=execution.decide_latency(query, settings),
-                can_carry_markers=execution.can_carry_markers(query),
-                delivery=execution.decide_delivery(query, settings),
-                key_group_dead_letters=select_dead_letter_sources(query),
-                # A buffer's state must not depend on which columns are read downstream.
-                used_columns=find_used_columns(query.operators, [*query.buffers]),
-            )
-        )
-        for query in joining
-    )
+    queries = tuple(_decide_query(query, operators, bounded, mode, settings) for query in joining)
     return Plan(
         flow=flow.name,
-        bounded=tuple(
-            _set_failures(
-                replace(
-                    stage,
-                    chains=build_chains(stage.operators, reuse),
-                    edges=timestamps.decide_topic_edges(stage.operators, settings),
-                    used_columns=find_used_columns(
-                        stage.operators, [result.operator for result in stage.results]
-                    ),
-                )
-            )
-            for stage in bounded
-        ),
+        bounded=tuple(_decide_bounded_stage(stage, settings) for stage in bounded),
         live=LiveStage(queries) if live else None,
         filters=filters,
+    )
+
+
+def _decide_bounded_stage(stage: BoundedStage, settings: Settings) -> BoundedStage:
+    """The stage with the decisions about its chains, edges, columns and failures."""
+    return _set_failures(
+        replace(
+            stage,
+            chains=build_chains(stage.operators, settings.object_reuse),
+            edges=timestamps.decide_topic_edges(stage.operators, settings),
+            used_columns=find_used_columns(stage.operators, [result.operator for result in stage.results]),
+        )
+    )
+
+
+def _decide_query(
+    query: LiveQuery,
+    operators: Sequence[Operator],
+    bounded: tuple[BoundedStage, ...],
+    mode: Mode | None,
+    settings: Settings,
+) -> LiveQuery:
+    """The query, whose mode and joins are known, with all other decisions."""
+    return _set_failures(
+        replace(
+            execution.set_start(query, bounded, settings),
+            split=explain_exchanges(query),
+            chains=build_chains(query.operators, settings.object_reuse, [*query.buffers]),
+            edges=timestamps.decide_edges(query, settings),
+            untimed_sources=timestamps.find_untimed_sources(query, operators),
+            checkpoint=execution.decide_checkpoint(query, settings),
+            backlog=execution.decide_backlog(query, settings),
+            catch_up=execution.decide_catch_up(query, mode, settings),
+            key_groups=settings.key_groups,
+            idle_partitions=execution.find_idle_partitions(query, settings),
+            latency=execution.decide_latency(query, settings),
+            can_carry_markers=execution.can_carry_markers(query),
+            delivery=execution.decide_delivery(query, settings),
+            key_group_dead_letters=select_dead_letter_sources(query),
+            # A buffer's state must not depend on which columns are read downstream.
+            used_columns=find_used_columns(query.operators, [*query.buffers]),
+        )
     )
 
 

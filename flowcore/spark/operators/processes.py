@@ -22,7 +22,12 @@ from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.key_group_context import COORDINATE_PREFIX, RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
-from flowcore.spark.operators.python_chain import arrow_schema, make_downstream_chain, spark_types
+from flowcore.spark.operators.python_chain import (
+    ChainOutlet,
+    arrow_schema,
+    make_downstream_chain,
+    spark_types,
+)
 
 __all__ = ["prepare_keyed_process"]
 
@@ -49,16 +54,10 @@ def prepare_keyed_process(
             chain, query.used_columns, check=context.settings.object_reuse_check,
             isolate_failures=bool(query.key_group_dead_letters),
         )  # fmt: skip
-        for number, outlet in enumerate(outlets):
-            step = context.record_ids.steps[outlet.node] if outlet.multiplied else None
-            outputs[f"chain {number}"] = _describe_output(
-                [outlet.node],
-                [*outlet.types],
-                label,
-                context,
-                traced=traced and not outlet.batched,
-                step=step,
-            )
+        outputs |= {
+            f"chain {number}": _describe_outlet(outlet, label, context, traced=traced)
+            for number, outlet in enumerate(outlets)
+        }
 
     def make(records: pa.Schema, dead_letters: DeadLetters | None) -> KeyedProcesses:
         return KeyedProcesses(
@@ -88,6 +87,20 @@ def prepare_keyed_process(
         outputs=outputs,
         shown=(*node.by, *node.uses),
         result_key=[f"{KEY}{name}" for name in node.by],
+    )
+
+
+def _describe_outlet(
+    outlet: ChainOutlet, label: str, context: KeyGroupContext, *, traced: bool
+) -> StepOutput:
+    """The records that leave the chain of a process as a branch."""
+    return _describe_output(
+        [outlet.node],
+        [*outlet.types],
+        label,
+        context,
+        traced=traced and not outlet.batched,
+        step=context.record_ids.steps[outlet.node] if outlet.multiplied else None,
     )
 
 

@@ -128,44 +128,39 @@ def apply_chain(
     if not timed:
         branched.frame = branched.frame.drop(TIMESTAMP_MS)
     backlog = _backlog_column(chain, branched, lags=lags)
-    reads = chain.head.columns_read(used[chain.head])
-    inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
+    inputs = _input_columns(chain.head, branch, used)
     existing = set(branched.frame.columns)
     carried, passing = _carried_and_passing(branched, kept)
-    places = branch.has_coordinates or made is not None
-    may_fail = branched.has_bad and FAILED_OPERATOR in existing and places
-    carried += [VALUE, KAFKA_MS] if may_fail and not last else []
+    has_places = branch.has_coordinates or made is not None
+    may_fail = branched.has_bad and FAILED_OPERATOR in existing and has_places
     if may_fail:
+        carried += [] if last else [VALUE, KAFKA_MS]
         _set_aside_unreadable(chain.head, branched, branch, inputs, made)
-    needed = list(map(quote, dict.fromkeys([*passing, *inputs.values()])))
-    frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))  # without a column rows are lost
+    frame = _select(branched.frame, [*passing, *inputs.values()])
     types = {field.name: field.dataType for field in frame.schema.fields}
     writer = _SpecWriter(chain, used, ends)
     spec = writer.spec({name: types[now] for name, now in inputs.items()})
-    branches = _branch_outlets(writer.outlets, branched, branch, numbers)
-    has_branches = branched.shared or len(branches) > 1
-    columns = {name: types[name] for name in passing}
-    columns |= {BRANCH: types.get(BRANCH, IntegerType())} if has_branches else {}
-    columns |= _outlet_columns(writer.outlets, branches)
+    outlets = _branch_outlets(writer.outlets, branched, branch, numbers)
+    columns = outlets.columns({name: types[name] for name in passing})
     run = PassingChain(
         spec=spec,
         check=check,
         inputs=inputs,
-        branch=BRANCH if has_branches else None,
+        branch=BRANCH if outlets.share_rows else None,
         number=branch.number if branched.shared else None,
         carried=carried,
         identity=[name for name in carried if name in _IDENTITY],
         ordinal=RECORD_ORDINAL if RECORD_ORDINAL in existing else None,
         coordinates=_COORDINATES if existing.issuperset(_COORDINATES) else (),
-        outlets=_outlet_rows(writer.outlets, branches, steps or {}, has_branches=has_branches),
+        outlets=outlets.rows(steps or {}),
         failed=replace(_FAILED_ROWS, made=made) if may_fail else None,
         schema=arrow_schema(columns),
         backlog=backlog,
     )
-    run_task = _KeptChain(WorkerObject(kept_as, run)) if kept_as else _ChainOfTask(run)
-    branched.frame = frame.mapInArrow(run_task.run, _struct(columns))
-    branched.shared = has_branches
-    return branches
+    task = _KeptChain(WorkerObject(kept_as, run)) if kept_as else _ChainOfTask(run)
+    branched.frame = frame.mapInArrow(task.run, _struct(columns))
+    branched.shared = outlets.share_rows
+    return outlets.branches
 
 
 def _set_aside_unreadable(
@@ -237,36 +232,57 @@ def _backlog_column(chain: Chain, branched: BranchedFrame, *, lags: bool) -> str
     return BACKLOG
 
 
-def _outlet_columns(
-    outlets: Sequence[ChainOutlet], branches: Mapping[ChainOperator, Branch]
-) -> dict[str, DataType]:
-    """The types of the outputs' columns, by their names in the rows."""
-    return {
-        branches[outlet.node].columns[name]: kind for outlet in outlets for name, kind in outlet.types.items()
-    }
+def _input_columns(
+    head: ChainOperator, branch: Branch, used: Mapping[Operator, Collection[str]]
+) -> dict[str, str]:
+    """The columns that a chain reads, by name, and their names in the rows."""
+    reads = head.columns_read(used[head])
+    return {name: now for name, now in branch.columns.items() if name.lower() in reads}
 
 
-def _outlet_rows(
-    outlets: Sequence[ChainOutlet],
-    branches: Mapping[ChainOperator, Branch],
-    steps: Mapping[Operator, str],
-    *,
-    has_branches: bool,
-) -> list[OutletRows]:
-    return [
-        OutletRows(
-            branch=branches[outlet.node].number if has_branches else None,
-            columns=branches[outlet.node].columns,
-            step=steps.get(outlet.node, "") if outlet.multiplied or outlet.batched else None,
-        )
-        for outlet in outlets
-    ]
+def _select(frame: DataFrame, names: Iterable[str]) -> DataFrame:
+    needed = list(map(quote, dict.fromkeys(names)))
+    return frame.selectExpr(*(needed or [f"true AS {_ROW}"]))  # without a column rows are lost
+
+
+@dataclass(frozen=True, slots=True)
+class _BranchedOutlets:
+    """The outlets of a chain, each with its branch.
+
+    Attributes:
+        share_rows: Their rows, or those of other branches, are in one frame, and say to which branch they
+            belong.
+    """
+
+    outlets: Sequence[ChainOutlet]
+    branches: Mapping[ChainOperator, Branch]
+    share_rows: bool
+
+    def columns(self, passing: Mapping[str, DataType]) -> dict[str, DataType]:
+        """The types of the columns downstream of the chain: those that pass it, and its outputs'."""
+        columns = dict(passing)
+        if self.share_rows:
+            columns.setdefault(BRANCH, IntegerType())
+        for outlet in self.outlets:
+            names = self.branches[outlet.node].columns
+            columns |= {names[name]: kind for name, kind in outlet.types.items()}
+        return columns
+
+    def rows(self, steps: Mapping[Operator, str]) -> list[OutletRows]:
+        return [
+            OutletRows(
+                branch=self.branches[outlet.node].number if self.share_rows else None,
+                columns=self.branches[outlet.node].columns,
+                step=steps.get(outlet.node, "") if outlet.multiplied or outlet.batched else None,
+            )
+            for outlet in self.outlets
+        ]
 
 
 def _branch_outlets(
     outlets: Sequence[ChainOutlet], branched: BranchedFrame, branch: Branch, numbers: Iterator[int]
-) -> dict[ChainOperator, Branch]:
-    return {
+) -> _BranchedOutlets:
+    branches = {
         outlet.node: Branch(
             branch.number if len(outlets) == 1 else next(numbers),
             {name: next(branched.names) for name in outlet.types},
@@ -275,6 +291,7 @@ def _branch_outlets(
         )
         for outlet in outlets
     }
+    return _BranchedOutlets(outlets, branches, share_rows=branched.shared or len(branches) > 1)
 
 
 def make_downstream_chain(
