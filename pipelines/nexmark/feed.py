@@ -105,32 +105,17 @@ def feed(
     if rate is not None and rate <= 0:
         msg = f"rate={rate} would never send a bid; pass rate > 0, or None for full speed"
         raise ConfigurationError(msg)
-    if partition_counts(bootstrap_servers, [topic])[topic] is None:
-        msg = (
-            f"topic {topic!r} does not exist at {bootstrap_servers}: bids would be lost; "
-            "create it first, for example with flowcore.kafka.topics.ensure_topics"
-        )
-        raise BrokerError(msg)
+    _require_topic(bootstrap_servers, topic)
     failures = _Failures(topic)
-    producer = Producer(
-        COMMON_SETTINGS
-        | (FAST_SETTINGS if rate is None else PACED_SETTINGS)
-        | {
-            **client_login(bootstrap_servers),
-            "on_delivery": failures,
-            "queue.buffering.max.messages": QUEUE_RECORDS,
-        }
-    )
+    producer = _connect(bootstrap_servers, failures, FAST_SETTINGS if rate is None else PACED_SETTINGS)
     stop = stop or threading.Event()
     started = reported = time.perf_counter()
     sent = 0
-    steps = (
-        _send_fast(producer, topic, tables, key)
-        if rate is None
-        else _send_paced(
-            producer, topic, tables, key, moments_s=_moments_s(rate, at_random=at_random), stop=stop
-        )
-    )
+    if rate is None:
+        steps = _send_fast(producer, topic, tables, key)
+    else:
+        moments_s = _moments_s(rate, at_random=at_random)
+        steps = _send_paced(producer, topic, tables, key, moments_s=moments_s, stop=stop)
     try:
         for records in steps:
             sent += records
@@ -197,6 +182,27 @@ def _keys(table: pa.Table, key: str) -> list[bytes]:
 def _as_bytes(text: Any) -> list[bytes]:
     values: list[bytes] = pc.cast(text, pa.binary()).to_pylist()
     return values
+
+
+def _require_topic(bootstrap_servers: str, topic: str) -> None:
+    if partition_counts(bootstrap_servers, [topic])[topic] is None:
+        msg = (
+            f"topic {topic!r} does not exist at {bootstrap_servers}: bids would be lost; "
+            "create it first, for example with flowcore.kafka.topics.ensure_topics"
+        )
+        raise BrokerError(msg)
+
+
+def _connect(bootstrap_servers: str, failures: _Failures, settings: dict[str, Any]) -> Producer:
+    return Producer(
+        COMMON_SETTINGS
+        | settings
+        | {
+            **client_login(bootstrap_servers),
+            "on_delivery": failures,
+            "queue.buffering.max.messages": QUEUE_RECORDS,
+        }
+    )
 
 
 def _slices(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
