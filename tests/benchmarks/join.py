@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from flowcore import Flow
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics, identify_topics
@@ -44,6 +45,16 @@ from tests.benchmarks._rounds import parts_of, ratio_by_slope, run_rates
 
 COORDINATES = "partition", "offset"
 COUNTS = "counts"
+RIVAL_ENRICHED, RIVAL_HIGHEST = "rival-enriched", "rival-highest"
+COMPARED_RIVALS = {
+    "ratio": ("flowcore", "by hand"),
+    "ratio_without_ids": ("flowcore", "by hand, bare"),
+}
+COMPARED_DELIVERIES = {
+    "ratio_exactly_once": ("exactly once", "at least once"),
+    "ratio_exactly_once_of_counts": ("counts, exactly once", "counts, at least once"),
+}
+"""Names of ratios, and the contenders that they compare."""
 FEWEST_COUNTED = 25_000
 """Bids of 27 seconds: windows of ten seconds are complete five seconds after their end."""
 TUNED_READ = {
@@ -83,8 +94,8 @@ def _measure(
     folder: Path, servers: str, bids: int, history_events: int, rounds: int, *, delivery: bool
 ) -> Report:
     history.write_history(CONFIG, history_events, folder / "history")
-    outputs = [ENRICHED, HIGHEST, "rival-enriched", "rival-highest"]
-    ensure_topics(servers, dict.fromkeys([COUNTS, *outputs], PARTITIONS))
+    outputs = COUNTS, ENRICHED, HIGHEST, RIVAL_ENRICHED, RIVAL_HIGHEST
+    ensure_topics(servers, dict.fromkeys(outputs, PARTITIONS))
     sent = {count: _send(servers, folder, history_events, count) for count in parts_of(bids)}
     settings = Settings.of(
         {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / "state"}
@@ -93,55 +104,12 @@ def _measure(
     with open_context(plan, settings) as context:
         run_plan(replace(plan, live=None), context)
         states = (folder / f"state-{number}" for number in itertools.count())
-        rival_session = live_session(context.spark, settings)
-
-        def ours(count: int, *, once: bool) -> float:
-            declared = read_from(sent[count].topic)
-            plan = plan_flow(deliver_exactly_once(declared) if once else declared, "slice", settings)
-            fresh = fresh_context(context, next(states))
-            delete_ledgers(servers, plan)
-            check = partial(check_join, sent[count].expected, once=once)
-            return _timed(servers, outputs[:2], check, lambda: _run_ours(plan, fresh))
-
-        def counted(count: int, *, once: bool) -> float:
-            declared = count_bids(sent[count].topic, COUNTS)
-            plan = plan_flow(deliver_exactly_once(declared) if once else declared, "slice", settings)
-            fresh = Context(context.spark, replace(settings, state_dir=next(states)), plan.flow)
-            delete_ledgers(servers, plan)
-            check = partial(check_counts, sent[count].bids)
-            return _timed(servers, [COUNTS], check, lambda: _run_ours(plan, fresh))
-
-        def rival(count: int, *, ids: bool) -> float:
-            work = partial(_run_rival, rival_session, settings, next(states), sent[count].topic, ids=ids)
-            check = partial(check_join, sent[count].expected, once=False)
-            return _timed(servers, outputs[2:], check, work)
-
-        contenders: dict[str, Callable[[int], float]]
-        if delivery:
-            contenders = {
-                "at least once": partial(ours, once=False),
-                "exactly once": partial(ours, once=True),
-                "counts, at least once": partial(counted, once=False),
-                "counts, exactly once": partial(counted, once=True),
-            }
-            compared = {
-                "ratio_exactly_once": ("exactly once", "at least once"),
-                "ratio_exactly_once_of_counts": ("counts, exactly once", "counts, at least once"),
-            }
-        else:
-            contenders = {
-                "flowcore": partial(ours, once=False),
-                "by hand": partial(rival, ids=True),
-                "by hand, bare": partial(rival, ids=False),
-            }
-            compared = {
-                "ratio": ("flowcore", "by hand"),
-                "ratio_without_ids": ("flowcore", "by hand, bare"),
-            }
+        contest = _Contest(servers, context, live_session(context.spark, settings), sent, states)
+        contenders = contest.deliveries() if delivery else contest.rivals()
         figures = run_rates(rounds, contenders, bids, "bids/s")
     rates = {figure.name: figure for figure in figures}
     ratios: dict[str, float] = {}
-    for name, (one, other) in compared.items():
+    for name, (one, other) in (COMPARED_DELIVERIES if delivery else COMPARED_RIVALS).items():
         ratios |= {name: rates[one].median / rates[other].median}
         ratios |= ratio_by_slope(name, rates[one], rates[other])
     counted_too = "; counts of 100 keys in windows of 10 s" if delivery else ""
@@ -162,6 +130,67 @@ class _Sent:
     topic: str
     bids: pa.Table
     expected: tuple[pa.Table, pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """What the contenders share.
+
+    Attributes:
+        rival_session: The session of the job by hand.
+        sent: The bids, by their number.
+        states: A folder for the state of each run.
+    """
+
+    servers: str
+    context: Context
+    rival_session: SparkSession
+    sent: Mapping[int, _Sent]
+    states: Iterator[Path]
+
+    def rivals(self) -> dict[str, Callable[[int], float]]:
+        """Contenders by name: flowcore, and the same job by hand."""
+        return {
+            "flowcore": partial(self._join, once=False),
+            "by hand": partial(self._join_by_hand, ids=True),
+            "by hand, bare": partial(self._join_by_hand, ids=False),
+        }
+
+    def deliveries(self) -> dict[str, Callable[[int], float]]:
+        """Contenders by name: flowcore with each delivery guarantee, and with a small output too."""
+        return {
+            "at least once": partial(self._join, once=False),
+            "exactly once": partial(self._join, once=True),
+            "counts, at least once": partial(self._count, once=False),
+            "counts, exactly once": partial(self._count, once=True),
+        }
+
+    def _join(self, bids: int, *, once: bool) -> float:
+        sent = self.sent[bids]
+        plan = self._plan(read_from(sent.topic), once=once)
+        fresh = fresh_context(self.context, next(self.states))
+        check = partial(check_join, sent.expected, once=once)
+        return _timed(self.servers, [ENRICHED, HIGHEST], check, lambda: _run_ours(plan, fresh))
+
+    def _count(self, bids: int, *, once: bool) -> float:
+        sent = self.sent[bids]
+        plan = self._plan(count_bids(sent.topic, COUNTS), once=once)
+        settings = replace(self.context.settings, state_dir=next(self.states))
+        fresh = Context(self.context.spark, settings, plan.flow)
+        check = partial(check_counts, sent.bids)
+        return _timed(self.servers, [COUNTS], check, lambda: _run_ours(plan, fresh))
+
+    def _join_by_hand(self, bids: int, *, ids: bool) -> float:
+        sent, settings = self.sent[bids], self.context.settings
+        work = partial(_run_rival, self.rival_session, settings, next(self.states), sent.topic, ids=ids)
+        check = partial(check_join, sent.expected, once=False)
+        return _timed(self.servers, [RIVAL_ENRICHED, RIVAL_HIGHEST], check, work)
+
+    def _plan(self, declared: Flow, *, once: bool) -> Plan:
+        flow = deliver_exactly_once(declared) if once else declared
+        plan = plan_flow(flow, "slice", self.context.settings)
+        delete_ledgers(self.servers, plan)
+        return plan
 
 
 def _send(servers: str, folder: Path, history_events: int, count: int) -> _Sent:
@@ -208,14 +237,14 @@ def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, bids:
         ]
 
     outputs = {
-        "rival-enriched": enriched.select(
+        RIVAL_ENRICHED: enriched.select(
             F.to_json(F.struct(*columns)).alias("value"),
-            *header("rival-enriched", F.col("partition"), F.col("offset"), F.lit("0")),
+            *header(RIVAL_ENRICHED, F.col("partition"), F.col("offset"), F.lit("0")),
         ),
-        "rival-highest": highest.select(
+        RIVAL_HIGHEST: highest.select(
             F.col("auction_id").cast("string").alias("key"),
             F.to_json(F.struct("auction_id", "highest")).alias("value"),
-            *header("rival-highest", F.col("auction_id"), F.col("bids")),
+            *header(RIVAL_HIGHEST, F.col("auction_id"), F.col("bids")),
         ),
     }
     queries = [

@@ -184,7 +184,6 @@ def _through_kafka(context: Context, size: int, records: int, rounds: int) -> li
     values = _values(size, records)
     sources = {count: f"plain-{size}-{count}" for count in parts_of(records)}
     for count, source in sources.items():
-        ensure_topics(servers, {source: PARTITIONS})
         _send(servers, source, values.slice(0, count))
     elements_of: dict[tuple[Form, int], str] = {}
     numbers = itertools.count()
@@ -329,6 +328,7 @@ def _consume(frame: DataFrame) -> None:
 
 
 def _send(servers: str, topic: str, values: pa.BinaryArray) -> None:
+    ensure_topics(servers, {topic: PARTITIONS})
     producer = Producer(
         {"bootstrap.servers": servers, "linger.ms": 50, "enable.idempotence": True, "log_level": 0}
     )
