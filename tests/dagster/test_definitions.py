@@ -62,8 +62,8 @@ def test_definitions_load_without_a_jvm() -> None:
     assert run.stdout.split("\n")[-2:] == ["None []", ""]
 
 
-def test_definitions_of_the_flows_are_these() -> None:
-    """Key, kinds, owner or group, and what it depends on; then checks, jobs and schedules."""
+def test_assets_of_the_flows_are_these() -> None:
+    """Key, kinds, owner or group, and what it depends on."""
     graph = defs.resolve_asset_graph()
     assets = [
         f"{node.key.to_user_string()} ({', '.join(sorted(node.kinds))})"
@@ -71,18 +71,6 @@ def test_definitions_of_the_flows_are_these() -> None:
         f" <- {', '.join(sorted(key.to_user_string() for key in node.parent_keys)) or '.'}"
         for node in sorted(graph.asset_nodes, key=lambda node: node.key)
     ]
-    checks = [f"{check.asset_key.to_user_string()}:{check.name}" for check in graph.asset_check_keys]
-    repository = defs.get_repository_def()
-    jobs = {
-        job.name: sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys)
-        for job in repository.get_all_jobs()
-        if not job.name.startswith("__")
-    }
-    schedules = [
-        (each.name, each.cron_schedule, each.job_name, each.default_status.value)
-        for each in repository.schedule_defs
-    ]
-    sensors = [(each.name, each.default_status.value) for each in repository.sensor_defs]
 
     assert {node.group_name for node in graph.asset_nodes if node.is_executable} == {
         "activity",
@@ -102,6 +90,13 @@ def test_definitions_of_the_flows_are_these() -> None:
         "kafka/highest-bids (kafka) of external <- auctions/live",
         "kafka/late-bids (kafka) of external <- activity/live",
     ]
+
+
+def test_checks_of_the_flows_are_these() -> None:
+    """Every check, as its asset and its name."""
+    graph = defs.resolve_asset_graph()
+    checks = [f"{check.asset_key.to_user_string()}:{check.name}" for check in graph.asset_check_keys]
+
     assert sorted(checks) == [
         "activity/live:dead_letter_share",
         "activity/live:fresh",
@@ -118,6 +113,21 @@ def test_definitions_of_the_flows_are_these() -> None:
         "auctions/live:running",
         "kafka/bids.dead-letter:quiet",
     ]
+
+
+def test_jobs_and_schedules_of_the_flows_are_these() -> None:
+    """The assets of each job; the times and the job of each schedule, all of which are off."""
+    repository = defs.get_repository_def()
+    jobs = {
+        job.name: sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys)
+        for job in repository.get_all_jobs()
+        if not job.name.startswith("__")
+    }
+    schedules = [
+        (each.name, each.cron_schedule, each.job_name, each.default_status.value)
+        for each in repository.schedule_defs
+    ]
+
     assert jobs == {
         "auctions_history": ["auctions/catalog"],
         "auctions_slice": ["auctions/live"],
@@ -130,7 +140,12 @@ def test_definitions_of_the_flows_are_these() -> None:
         ("auctions_refresh_schedule", "0 3 * * *", "auctions_history", "STOPPED"),
         ("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED"),
     ]
-    # Sensors that watch a flow are on; sensors that launch runs are off until a person turns them on.
+
+
+def test_sensors_of_the_flows_are_these() -> None:
+    """Sensors that watch a flow are on; sensors that launch runs are off until a person turns them on."""
+    sensors = [(each.name, each.default_status.value) for each in defs.get_repository_def().sensor_defs]
+
     assert sorted(sensors) == [
         ("activity_dead_letters", "RUNNING"),
         ("activity_health", "RUNNING"),
