@@ -5,33 +5,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
-from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Stream, Tumbling, from_frame
-from flowcore.errors import ConfigurationError, PlanError, SchemaError
+from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Tumbling
+from flowcore.errors import PlanError, SchemaError
+from tests.unit.api.given_streams import GivenStreams
 
-
-class _Given:
-    """A bounded and an unbounded stream of one flow."""
-
-    def __init__(self) -> None:
-        self.flow = Flow("given")
-        self.sales = self.flow.read(
-            "sales", Parquet("s", schema="shop STRING, price DOUBLE, tags ARRAY<STRING>")
-        )
-        self.shops = self.flow.read("shops", Parquet("p", schema="shop STRING, city STRING"))
-        self.bids = self.flow.read(
-            "bids", KafkaTopic("bids", schema="shop STRING, price DOUBLE, tags ARRAY<STRING>")
-        )
-        self.asks = self.flow.read(
-            "asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE, tags ARRAY<STRING>")
-        )
-        self.best = self.bids.aggregate(by="shop", best="max(price)", name="best")
-
-
-MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
+MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
     # unknown columns
     "select-unknown": (
         lambda g: g.bids.select("prize", name="pick"),
@@ -226,7 +208,7 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     ),  # type: ignore[arg-type]
     "join-on-nothing": (lambda g: g.bids.join(g.shops, on=[]), "'join_1' joins on nothing"),
     "join-other-flow": (
-        lambda g: g.bids.join(_Given().shops, on="shop"),
+        lambda g: g.bids.join(GivenStreams().shops, on="shop"),
         "'join_1' takes 'shops' of the flow",
     ),
     # unions
@@ -242,7 +224,7 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
         lambda g: g.best.union(g.asks.aggregate(by="shop", best="max(price)")),
         "'union_1': records of 'best' replace",
     ),
-    "union-other-flow": (lambda g: g.bids.union(_Given().bids), "'union_1' takes 'bids' of the flow"),
+    "union-other-flow": (lambda g: g.bids.union(GivenStreams().bids), "'union_1' takes 'bids' of the flow"),
     # sinks
     "sink-no-key": (
         lambda g: g.best.select("best").write("out", KafkaTopic("o")),
@@ -324,7 +306,7 @@ def test_flow_refuses(case: str) -> None:
     declare, message = MISTAKES[case]
 
     with pytest.raises((PlanError, SchemaError)) as caught:
-        declare(_Given())
+        declare(GivenStreams())
 
     assert re.search(message, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
@@ -332,7 +314,7 @@ def test_flow_refuses(case: str) -> None:
 
 def test_flow_has_the_attributes_of_python_objects() -> None:
     """What is no method elsewhere is missing as in any object."""
-    stream = _Given().bids
+    stream = GivenStreams().bids
     windows = stream.window(Tumbling(1), by="shop", time="processing")
 
     assert not hasattr(stream, "group_by")
@@ -344,7 +326,7 @@ def test_flow_has_the_attributes_of_python_objects() -> None:
 
 def test_flow_writes_topics_that_only_seem_its_own() -> None:
     """A topic of another broker is another topic, and a stage that writes its topic ends."""
-    given = _Given()
+    given = GivenStreams()
     table = given.flow.read("table", KafkaTopic("table", schema="shop STRING", until="latest"))
 
     given.bids.write("other_broker", KafkaTopic("bids", servers="other:9092"))
@@ -356,115 +338,6 @@ def test_flow_writes_topics_that_only_seem_its_own() -> None:
     given.bids.write("not_read_here", KafkaTopic("trades.dead-letter"))
 
     assert len(given.flow.sinks) == 5
-
-
-def test_flow_ignores_the_case_of_columns() -> None:
-    """Case is ignored as in Spark; the output has the last spelling."""
-    given = _Given()
-
-    stream = (
-        given.bids.select("SHOP", "Price")
-        .join(given.shops, on={"shop": "Shop"})
-        .where("PRICE > 1 and City > ''")
-    )
-
-    assert stream.columns == ("SHOP", "Price", "city")
-
-
-def test_flow_key_is_spelled_as_the_column() -> None:
-    """A key in another case is the same column."""
-    given = _Given()
-
-    given.bids.write("out", KafkaTopic("o"), key=["SHOP"])
-
-    assert given.flow.sinks[0].key == ("shop",)
-
-
-KEYS: dict[str, tuple[Callable[[_Given], Stream], tuple[str, ...] | None]] = {
-    "live-aggregate": (lambda g: g.best, ("shop",)),
-    "live-aggregate-of-all": (lambda g: g.bids.aggregate(n="count(*)"), ()),
-    "renamed": (lambda g: g.best.select("best", "`Shop` as place"), ("place",)),
-    "kept": (lambda g: g.best.where("best > 1").with_columns(twice="best * 2"), ("shop",)),
-    "joined": (lambda g: g.best.join(g.shops, on="shop"), ("shop",)),
-    "bounded-aggregate": (lambda g: g.sales.aggregate(by="shop", n="count(*)"), ("shop",)),
-    "bounded-join": (lambda g: g.sales.aggregate(by="shop", n="count(*)").join(g.shops, on="shop"), None),
-    "drop": (lambda g: g.best.drop("best"), ("shop",)),
-    "plain": (lambda g: g.bids, None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", KEYS)
-def test_flow_carries_the_key_to_the_sink(case: str) -> None:
-    """A sink has the key of its input, under the name that the columns have there."""
-    declare, key = KEYS[case]
-    given = _Given()
-
-    declare(given).write("out", KafkaTopic("out"))
-
-    assert given.flow.sinks[0].key == key
-
-
-def test_flow_columns_follow_the_operators() -> None:
-    """The order is that of the written columns."""
-    given = _Given()
-
-    assert given.bids.select("*", "price * 2 as twice").columns == ("shop", "price", "tags", "twice")
-    assert given.bids.select("tags", "price * 2 as Price", "*").columns == ("tags", "Price", "shop")
-    assert given.bids.with_columns(Price="1", extra="2").columns == ("shop", "tags", "Price", "extra")
-    assert given.bids.drop("PRICE").columns == ("shop", "tags")
-    assert given.bids.join(given.shops, on="shop", how="semi").columns == given.bids.columns
-    assert given.bids.join(given.shops, on="shop").columns == ("shop", "price", "tags", "city")
-    assert given.sales.select("explode(tags) as tag").columns == ("tag",)
-    assert given.bids.with_columns(tag="explode_outer(tags)").columns == ("shop", "price", "tags", "tag")
-    assert given.sales.select("sum(price) over (partition by shop) as t").columns == ("t",)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [Parquet("x", "a INT"), Csv("x", "a INT"), Json("x", "a INT"), from_frame(print, "a INT"),
-     KafkaTopic("x", "a INT", until="latest")],
-    ids=["parquet", "csv", "json", "frame", "kafka-until"],
-)  # fmt: skip
-def test_flow_source_is_bounded(source: Parquet) -> None:
-    """Every source is bounded except an unbounded topic."""
-    assert Flow("f").read("x", source).bounded
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"name": ""}, "names no topic"),
-        ({"until": "earliest"}, "ends before its first record"),
-        ({"start": datetime(2026, 1, 1)}, "start=2026-01-01 00:00:00 of topic 'bids' has no time zone"),  # noqa: DTZ001 - the mistake
-        ({"until": datetime(2026, 1, 1)}, "until=.*has no time zone"),  # noqa: DTZ001 - the mistake
-        ({"start": "beginning"}, "start='beginning' of topic 'bids' is not a position"),
-        ({"until": 5}, "until=5 of topic 'bids' is not a position"),
-        ({"name": "my topic!"}, "name='my topic!' cannot name a topic"),
-        ({"name": ".."}, "cannot name a topic"),
-        ({"name": "a" * 250}, "at most 249"),
-        ({"partitions": 0}, "partitions=0 of topic 'bids' is not a number of partitions"),
-        ({"partitions": "4"}, "partitions='4' of topic 'bids' is not"),
-        ({"start": {0: -5}}, "start={0: -5} of topic 'bids': 0: -5 is not a partition and its offset"),
-        ({"until": {"0": "5"}}, "'0': '5' is not a partition and its offset"),
-        (
-            {"start": datetime(2026, 2, 1, tzinfo=UTC), "until": datetime(2026, 1, 1, tzinfo=UTC)},
-            "is after until",
-        ),
-        ({"start": {0: 5, 1: 7}, "until": {0: 5, 1: 6}}, "is after until=.*nothing would be read"),
-        ({"on_error": "ignore"}, "on_error='ignore' of topic 'bids'"),
-    ],
-)  # fmt: skip
-def test_topic_refuses(settings: dict[str, object], message: str) -> None:
-    """Settings that contradict each other are an error when the topic is declared."""
-    with pytest.raises(ConfigurationError, match=message):
-        KafkaTopic(**{"name": "bids", **settings})  # type: ignore[arg-type]
-
-
-def test_topic_accepts_every_kind_of_position() -> None:
-    """Positions are ends, times with a zone, and offsets."""
-    KafkaTopic("t", start={0: 5}, until=datetime(2026, 1, 1, tzinfo=UTC))
-    KafkaTopic("t", start=datetime(2026, 1, 1, tzinfo=UTC), until={0: 9})
-    KafkaTopic("t", start="latest", until="latest")
 
 
 def test_declaring_and_planning_starts_no_jvm() -> None:
