@@ -1,4 +1,4 @@
-"""Fixtures for bounded flows over small tables, which DuckDB can compute too."""
+"""Fixtures for live sessions, and for bounded flows over small tables, which DuckDB can compute too."""
 
 from __future__ import annotations
 
@@ -20,9 +20,16 @@ from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stages import StageProgress
 from flowcore.spark.run.flow import SilentListener, run_plan
+from flowcore.spark.run.session import live_session
 
 Run = Callable[..., list[tuple[Manifest, bool]]]
 Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def live(spark: SparkSession) -> SparkSession:
+    """A session with the configuration of live queries."""
+    return live_session(spark, Settings.of({}, environment={}))
 
 
 @pytest.fixture

@@ -9,18 +9,10 @@ from pyspark.sql import SparkSession
 
 from flowcore import KafkaTopic
 from flowcore.api.value_formats import format_of, value_schema
-from flowcore.settings import Settings
 from flowcore.spark.frame.sql import quote
-from flowcore.spark.run.session import live_session
 from flowcore.spark.topics.values import write_value
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def live(spark: SparkSession) -> SparkSession:
-    """A session with the configuration of live queries."""
-    return live_session(spark, Settings.of({}, environment={}))
 
 
 def _shop() -> dict[str, Any]:

@@ -21,8 +21,6 @@ from flowcore.elements import (
 from flowcore.errors import SerializationError
 from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer
 from flowcore.serializers.formats import RawFormat
-from flowcore.settings import Settings
-from flowcore.spark.run.session import live_session
 from flowcore.spark.topics import elements
 from flowcore.testing.transcripts.load import read_yaml
 
@@ -33,12 +31,6 @@ TAGGED = TaggedSerializer(RawFormat())
 EVENTS = LatencyMarkerEventSerializer()
 TIMES = [None, MIN_TIMESTAMP_MS, -1, 0, 258, MAX_TIMESTAMP_MS]
 VALUES = [b"", b"\x00\xff", "zażółć".encode(), bytes(1 << 20)]
-
-
-@pytest.fixture(scope="module")
-def live(spark: SparkSession) -> SparkSession:
-    """A session with the configuration of live queries."""
-    return live_session(spark, Settings.of({}, environment={}))
 
 
 def _hostile(good: Sequence[bytes]) -> list[bytes]:

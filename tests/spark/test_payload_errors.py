@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from flowcore import Flow, KafkaTopic
 from flowcore.api.operators import Read
 from flowcore.errors import PlanError
-from flowcore.settings import Settings
-from flowcore.spark.frame.sql import quote
-from flowcore.spark.run.session import live_session
 from flowcore.spark.topics.messages import kafka_key
 from flowcore.spark.topics.values import (
     describe_misfit,
@@ -22,19 +19,9 @@ from flowcore.spark.topics.values import (
     show_payload,
     write_value,
 )
+from tests.spark.payloads import written
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def live(spark: SparkSession) -> SparkSession:
-    """A session with the configuration of live queries."""
-    return live_session(spark, Settings.of({}, environment={}))
-
-
-def _written(topic: KafkaTopic, frame: DataFrame) -> list[bytes]:
-    text, _ = write_value(topic, {name: quote(name) for name in frame.columns}, frame)
-    return [bytes(row.value) for row in frame.selectExpr(f"{text} AS value").collect()]
 
 
 @pytest.mark.parametrize("kind", ["avro", "fixed"])
@@ -55,12 +42,12 @@ def test_sink_takes_columns_that_fit_its_types(
     frame = live.sql(f"SELECT {given} AS c")
 
     if ok:
-        assert len(_written(topic, frame)) == 1
+        assert len(written(topic, frame)) == 1
     else:
         with pytest.raises(
             PlanError, match=rf"topic 'out': column 'c' is .* as {wanted}: .*CAST\(c AS {wanted}\)"
         ):
-            _written(topic, frame)
+            written(topic, frame)
 
 
 @pytest.mark.parametrize("kind", ["avro", "fixed", "avro-confluent"])
@@ -80,7 +67,7 @@ def test_sink_names_the_column_that_is_null(kind: str, live: SparkSession) -> No
 def test_raw_sink_refuses_a_number(live: SparkSession) -> None:
     """Only strings and binary values can be written as raw bytes."""
     with pytest.raises(PlanError, match="column 'c' is INT and would be written as BINARY"):
-        _written(KafkaTopic("out", format="raw"), live.sql("SELECT 1 AS c"))
+        written(KafkaTopic("out", format="raw"), live.sql("SELECT 1 AS c"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Spark reads Avro as Python does where one value has several encodings, or its writer another schema."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flowcore import KafkaTopic
+from flowcore.serializers.formats import build_format
+from flowcore.serializers.formats.avro_schemas import avro_schema
+from tests.spark.payloads import EVOLVED_BIDS, decode, encode, evolved_schema, fuzzed, read_payloads
+
+pytestmark = pytest.mark.spark
+
+
+def test_entries_of_an_avro_map_may_have_any_order(live: SparkSession) -> None:
+    """Each writer has its own order. What does not fit is bad, also if nulls are as long."""
+    fields = [
+        {"name": "id", "type": ["null", "long"], "default": None},
+        {"name": "tags", "type": ["null", {"type": "map", "values": {"type": "array", "items": "long"}}]},
+    ]
+    schema = {"type": "record", "name": "Bid", "fields": fields}
+    topic = KafkaTopic("t", format="avro", format_options={"schema": schema})
+    tags = {f"tag-{number}": [number] for number in range(20)}
+    rows = [{"id": 1, "tags": tags}, {"id": None, "tags": None}, {"id": 2**62, "tags": {}}]
+    rows.append({"id": 1, "tags": dict(reversed(tags.items()))})
+    good = [encode(topic, row) for row in rows]
+    bad = [
+        b"\x02\x01", b"\x01\x02", b"\x04\x00", b"\xff\xff", good[0] + b"\0", good[0][:-1], b"\x00\x02\x01",
+    ]  # fmt: skip
+
+    found = read_payloads(live, topic, [*good, *bad, *fuzzed(good[:1])])
+
+    for row in filter(None, found):
+        row["tags"] = row["tags"] if row["tags"] is None else dict(row["tags"])
+    assert found[: len(rows)] == rows
+    assert found[len(rows) : len(rows) + len(bad)] == [None] * len(bad)
+    expected = [decode(topic, data) for data in fuzzed(good[:1])]
+    pairs = list(zip(found[len(rows) + len(bad) :], expected, strict=True))
+    assert [mine for mine, theirs in pairs if mine is not None] == [
+        theirs for mine, theirs in pairs if mine is not None
+    ]
+
+
+def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkSession) -> None:
+    """Older writers' values get defaults; an unknown schema number, or a misfit of its schema, is bad."""
+    older = avro_schema([("price", "DOUBLE"), ("extra", "STRING")])
+    older["name"] = "Bid"
+    older["fields"][0]["type"] = "double"
+    topic = KafkaTopic(
+        "t", "id BIGINT, price DOUBLE NOT NULL, tags ARRAY<STRING>", format="avro-confluent",
+        format_options={"schema": evolved_schema(), "schema_id": 9, "writers": {7: older}},
+    )  # fmt: skip
+    old = build_format("avro-confluent", schema=older, schema_id=7).encode({"price": 2.5, "extra": "x"})
+    new = build_format("avro-confluent", schema=evolved_schema(), schema_id=9).encode(EVOLVED_BIDS[1])
+
+    found = read_payloads(
+        live, topic, [old, new, old + b"\0", old[:-1], b"\0\0\0\0\x08" + old[5:], b"\1" + new[1:]]
+    )
+
+    first = {"id": None, "price": 2.5, "tags": []}
+    second = {"id": 2**63 - 1, "price": -0.0, "tags": []}
+    assert found == [first, second, None, None, None, None]
