@@ -138,6 +138,7 @@ SUITE = (
         smallest="--points 1 --records 1000 --batches 3 --rounds 1 --dimension keys --dimension state-mb "
         "--dimension depth",
     ),
+    Entry("start", "start", quick="--rounds 1", smallest="--rounds 1"),
     Entry(
         "waiting", "waiting", quick="--records 5000 --pending 1000", smallest="--records 2000 --pending 500"
     ),
