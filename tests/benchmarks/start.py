@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -86,8 +87,9 @@ def _start(kind: str, servers: str, folder: Path, _round: int) -> _Start:
     """
     since = end_offsets(servers, OUTPUT)
     state = tempfile.mkdtemp(dir=folder)
+    began_s = time.time()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks._start_phases", kind, servers, state],
+        [sys.executable, "-m", "tests.benchmarks._start_phases", kind, servers, state, str(began_s)],
         capture_output=True, text=True, check=False,
         # Installed packages are compiled.
         env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -102,7 +104,7 @@ def _start(kind: str, servers: str, folder: Path, _round: int) -> _Start:
             f"the slice {kind!r} has {len(appended_ms)} results, not {_RESULTS[kind]}: its time means nothing"
         )
         raise RunError(msg)
-    return _Start(said["ends"], said["batch_ms"], (min(appended_ms) - said["began_ms"]) / 1_000)
+    return _Start(said["ends"], said["batch_ms"], min(appended_ms) / 1_000 - began_s)
 
 
 def _report(found: Mapping[str, list[_Start]]) -> Report:
