@@ -260,6 +260,10 @@ class RetractingGroup(KeyGroup):
         """Add and take back the values of an argument."""
         argument, unsaved = self._arguments[place], self._unsaved_values[place]
         convert = argument.to_integer() if argument.sums else None
+        if argument.counts:  # equal ones together; what is only summed is mostly distinct
+            equal = factorize_keys([pa.array(codes), column], len(codes))
+            changes = np.array(_sum_by(equal.codes, changes, len(equal.first)), np.int64)
+            codes, column = codes[equal.first], column.take(equal.first)
         for code, change, value in zip(codes.tolist(), changes.tolist(), argument.read(column), strict=True):
             total = totals[code]
             finite = not argument.floating or value - value == 0

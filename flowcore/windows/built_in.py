@@ -62,23 +62,23 @@ class BuiltIn:
     def fold(self) -> Fold:
         return FOLDS[self.function]
 
-    @property
-    def skips_nulls(self) -> bool:
-        """A record whose last argument is null does not count."""
-        return bool(self.columns) and (self.fold.skips_nulls or self.ignore_nulls)
-
     def create(self) -> Any:
         return {} if self.distinct else self.fold.create()
 
     def add(self, accumulator: Any, record: Mapping[str, Any]) -> Any:
-        values = [record[column] for column in self.columns]
-        if self.skips_nulls and values[-1] is None:
+        fold, columns = FOLDS[self.function], self.columns
+        if not columns:
+            return fold.add(accumulator)
+        last = record[columns[-1]]
+        if last is None and (fold.skips_nulls or self.ignore_nulls):
             return accumulator
         if self.distinct:
-            value = _normalize(values[0])
-            accumulator.setdefault(json.dumps(to_plain(value)), value)
+            value = _normalize(last)
+            accumulator.setdefault(_distinct_text(value), value)
             return accumulator
-        return self.fold.add(accumulator, *values)
+        if len(columns) == 1:
+            return fold.add(accumulator, last)
+        return fold.add(accumulator, *(record[column] for column in columns))
 
     def merge(self, first: Any, second: Any) -> Any:
         return {**first, **second} if self.distinct else self.fold.merge(first, second)
@@ -194,6 +194,16 @@ def _is_less_by_item(one: Iterable[Any], other: Iterable[Any], *, otherwise: boo
         if _is_less(theirs, mine):
             return False
     return otherwise
+
+
+def _distinct_text(value: Any) -> str:
+    """The JSON text of plain data, by which equal values are found; sooner for what is mostly counted."""
+    kind = type(value)
+    if kind is str:
+        return json.encoder.encode_basestring_ascii(value)
+    if kind is int and value.bit_length() <= 64:  # noqa: PLR2004 - longer ones have a form of their own
+        return str(value)
+    return json.dumps(to_plain(value))
 
 
 def _normalize(value: Any) -> Any:

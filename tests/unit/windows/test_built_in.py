@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowcore.keyed.plain import from_plain, to_plain
@@ -99,6 +99,20 @@ def test_built_in_is_what_its_name_says_however_it_is_cut_and_merged(
 
     assert found == pytest.approx(expected, abs=1e-9)
     assert function.result(kept)["found"] == found
+
+
+@example(2**63)
+@example(2**64)
+@example(-(2**64) + 1)
+@example(True)
+@given(st.integers() | st.text() | st.booleans() | st.floats(allow_nan=False))
+def test_distinct_values_are_kept_under_their_json_text(value: Any) -> None:
+    """Also those whose text is made without a serializer, since state has these texts."""
+    each = BuiltIn("count", ("x",), distinct=True)
+
+    normal = value + 0.0 if type(value) is float else value
+
+    assert [*each.add(each.create(), {"x": value})] == [json.dumps(to_plain(normal))]
 
 
 def test_result_is_not_changed_by_later_records() -> None:
