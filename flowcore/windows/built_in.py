@@ -8,7 +8,7 @@ with the results of Spark's function of the same name; order is the order of arr
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -80,6 +80,29 @@ class BuiltIn:
             return fold.add(accumulator, last)
         return fold.add(accumulator, *(record[column] for column in columns))
 
+    def add_many(self, accumulator: Any, columns: Mapping[str, Sequence[Any]], records: int) -> Any:
+        """Add records that are given by column, in order."""
+        fold = FOLDS[self.function]
+        if not self.columns:
+            return accumulator + records  # only count(*) has no argument
+        skips_nulls = fold.skips_nulls or self.ignore_nulls
+        given = [columns[column] for column in self.columns]
+        if len(given) > 1:
+            for arguments in zip(*given, strict=True):
+                if not (skips_nulls and arguments[-1] is None):
+                    accumulator = fold.add(accumulator, *arguments)
+            return accumulator
+        values = [value for value in given[0] if value is not None] if skips_nulls else given[0]
+        if self.distinct:
+            for value in map(_normalize, _unique(values)):
+                accumulator.setdefault(_distinct_text(value), value)
+            return accumulator
+        if self.function == "count":
+            return accumulator + len(values)
+        for value in values:
+            accumulator = fold.add(accumulator, value)
+        return accumulator
+
     def merge(self, first: Any, second: Any) -> Any:
         return {**first, **second} if self.distinct else self.fold.merge(first, second)
 
@@ -108,6 +131,13 @@ class BuiltIns:
 
     def add(self, accumulator: list[Any], value: Mapping[str, Any], /) -> list[Any]:
         return [each.add(kept, value) for kept, (_, each) in zip(accumulator, self.columns, strict=True)]
+
+    def add_many(
+        self, accumulator: list[Any], columns: Mapping[str, Sequence[Any]], records: int, /
+    ) -> list[Any]:
+        """Add records that are given by column, in order."""
+        both = zip(accumulator, self.columns, strict=True)
+        return [each.add_many(kept, columns, records) for kept, (_, each) in both]
 
     def merge(self, first: list[Any], second: list[Any], /) -> list[Any]:
         parts = zip(first, second, self.columns, strict=True)
@@ -204,6 +234,14 @@ def _distinct_text(value: Any) -> str:
     if kind is int and value.bit_length() <= 64:  # noqa: PLR2004 - longer ones have a form of their own
         return str(value)
     return json.dumps(to_plain(value))
+
+
+def _unique(values: Sequence[Any]) -> Iterable[Any]:
+    """The values in order, equal ones once where they can be found by their hash."""
+    try:
+        return dict.fromkeys(values)
+    except TypeError:  # lists
+        return values
 
 
 def _normalize(value: Any) -> Any:

@@ -26,6 +26,7 @@ from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperato
 from flowcore.windows.codec import decode_windows, encode_windows, window_state_layout
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
 from flowcore.windows.panes import OpenPane
+from flowcore.windows.quiet_records import QuietRecords
 from flowcore.windows.state import WindowTimer
 from flowcore.windows.window import TimeWindow, saturated
 
@@ -102,6 +103,7 @@ class _Group(KeyGroup):
             event_timers=_RecordingTimers(self._changed), processing_timers=_RecordingTimers(self._changed)
         )
         self._schema = context.outputs[RESULTS]
+        self._quiet = QuietRecords.of(context.config, context.keys, context.key_of, context.timestamp)
 
     @property
     def wake_ms(self) -> int | None:
@@ -111,6 +113,10 @@ class _Group(KeyGroup):
         self._emit(self._run(lambda windows: windows.advance_clock(self._state, clock_ms), out), out)
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
+        if self._quiet is not None and self._isolating is None:
+            with wrap_errors(self._context.name, _where):
+                rows, changed = self._quiet.add(rows, self._state, self._operator.ended_ms(self._state))
+            self._changed |= changed
         records = self._records(rows)
         self._changed.update(record.key for record in records)
         seen = self._run(lambda windows: windows.process(self._state, records), out, (rows, records))

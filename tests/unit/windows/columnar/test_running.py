@@ -81,8 +81,9 @@ def test_running_aggregates_are_those_of_single_records(ttl_ms: int | None, take
             if ttl_ms is None:  # single records have no newest time without a time to live
                 del values[-3], times[2]
             assert repr(values[2:]) == repr([*each.value.values(), *times])
-    if ttl_ms is not None:
-        assert columns.group.wake_ms == single._state.processing_timers.next_ms or not single._state.keys
+    panes = [pane for key in single._state.keys.values() for pane in key.panes.values()]
+    used_ms = min((pane.life.used_ms for pane in panes if pane.life), default=None)
+    assert columns.group.wake_ms == (None if ttl_ms is None or used_ms is None else used_ms + ttl_ms)
 
 
 def test_a_result_has_the_newest_event_time_of_its_records() -> None:
