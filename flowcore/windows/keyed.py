@@ -103,7 +103,9 @@ class _Group(KeyGroup):
             event_timers=_RecordingTimers(self._changed), processing_timers=_RecordingTimers(self._changed)
         )
         self._schema = context.outputs[RESULTS]
-        self._quiet = QuietRecords.of(context.config, context.keys, context.key_of, context.timestamp)
+        self._quiet = QuietRecords.of(
+            context.config, context.keys, context.key_of, context.timestamp, context.values
+        )
 
     @property
     def wake_ms(self) -> int | None:

@@ -1,12 +1,13 @@
-"""Records for which their window does not fire: built-in aggregates add them by column.
+"""Records for which their window does not fire: all of a key and a window are added at once.
 
-All records of a key and a window are added at once. That is so for most records of tumbling windows: only
-where a window is complete, each record may be late, or may let the window emit.
+That is so for most records of tumbling windows: only where a window is complete, each record may be late, or
+may let the window emit. Built-in aggregates add them by column; process functions get them when the window
+fires.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,12 +16,12 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed.columns import take_rows
-from flowcore.keyed.key_index import factorize_keys, to_key_values, to_python_values
+from flowcore.keyed.key_index import factorize_keys, to_key_values, to_python_records, to_python_values
 from flowcore.windows.assigners import TumblingWindows
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.contents import StoredRecord
-from flowcore.windows.functions import WindowAggregate
+from flowcore.windows.contents import Content, StoredRecord
+from flowcore.windows.functions import WindowAggregate, WindowProcess
 from flowcore.windows.panes import open_pane
 from flowcore.windows.state import KeyState, WindowState
 from flowcore.windows.triggers import EventTimeTrigger
@@ -40,14 +41,17 @@ class QuietRecords:
         keys: The key's columns.
         key_of: Builds the key from their values.
         timestamp: The column of the records' timestamps, a 64-bit integer.
+        values: The columns of a record's mapping.
+        aggregates: What adds the records; None if the window keeps them.
     """
 
     config: WindowConfig
     windows: TumblingWindows
-    aggregates: BuiltIns
+    aggregates: BuiltIns | None
     keys: tuple[str, ...]
     key_of: Callable[[tuple[Any, ...]], Any]
     timestamp: str
+    values: tuple[str, ...]
 
     @classmethod
     def of(
@@ -56,16 +60,20 @@ class QuietRecords:
         keys: tuple[str, ...],
         key_of: Callable[[tuple[Any, ...]], Any],
         timestamp: str,
+        values: tuple[str, ...],
     ) -> Self | None:
-        """None if it is not known that records do not fire, or if their function is not built in."""
+        """None if it is not known that records do not fire, or if a user's function folds them."""
         trigger, function = config.effective_trigger, config.function
         if config.time != "event" or config.evictor is not None or type(trigger) is not EventTimeTrigger:
             return None
-        match config.assigner, function:
-            case TumblingWindows() as windows, WindowAggregate(function=BuiltIns() as aggregates) if (
-                windows.size_ms < _LONGEST_MS
-            ):
-                return cls(config, windows, aggregates, keys, key_of, timestamp)
+        windows = config.assigner
+        if not isinstance(windows, TumblingWindows) or windows.size_ms >= _LONGEST_MS:
+            return None
+        match function:
+            case WindowAggregate(function=BuiltIns() as aggregates):
+                return cls(config, windows, aggregates, keys, key_of, timestamp, values)
+            case WindowProcess():
+                return cls(config, windows, None, keys, key_of, timestamp, values)
             case _:
                 return None
 
@@ -88,30 +96,41 @@ class QuietRecords:
         codes = factorize_keys([*by, starts], mine.num_rows)
         order = np.argsort(codes.codes, kind="stable")
         ends = np.cumsum(np.bincount(codes.codes)).tolist()
-        read = dict.fromkeys(column for _, each in self.aggregates.columns for column in each.columns)
-        values = {name: to_python_values(mine.column(name).take(order)) for name in read}
+        sorted_rows = mine.take(order)
+        add = self._adding(sorted_rows) if self.aggregates is None else self._folding(sorted_rows)
         parts = [to_key_values(each) for each in take_rows(by, codes.first)]
         changed: set[Any] = set()
         for number, start_ms in enumerate(starts.take(codes.first).to_pylist()):
             begin, end = ends[number - 1] if number else 0, ends[number]
             key = self.key_of(tuple(part[number] for part in parts))
-            columns = {name: each[begin:end] for name, each in values.items()}
-            self._add(state, key, TimeWindow(start_ms, start_ms + size_ms), columns, end - begin)
+            key_state = state.keys.setdefault(key, KeyState())
+            window = TimeWindow(start_ms, start_ms + size_ms)
+            opened = open_pane(self.config, state, key, key_state, window)
+            add(opened.pane.content, begin, end)
+            opened.register_end()
+            opened.register_event_timer(window.last_ms)
             changed.add(key)
         return rows.filter(pa.array(~quiet)), changed
 
-    def _add(
-        self,
-        state: WindowState,
-        key: Any,
-        window: TimeWindow,
-        columns: Mapping[str, Sequence[Any]],
-        records: int,
-    ) -> None:
-        """Add records of one key and window, as `flowcore.windows.WindowOperator` adds them one by one."""
-        opened = open_pane(self.config, state, key, state.keys.setdefault(key, KeyState()), window)
-        content = opened.pane.content
-        kept = content[0].value if content else self.aggregates.create()
-        content[:] = [StoredRecord(None, self.aggregates.add_many(kept, columns, records))]
-        opened.register_end()
-        opened.register_event_timer(window.last_ms)
+    def _adding(self, rows: pa.RecordBatch) -> Callable[[Content, int, int], None]:
+        """Adds the records from one row to another one to a content."""
+        times_ms = rows.column(self.timestamp).to_pylist()
+        records = [*map(StoredRecord, times_ms, to_python_records(rows.select(list(self.values))))]
+
+        def add(content: Content, begin: int, end: int) -> None:
+            content += records[begin:end]
+
+        return add
+
+    def _folding(self, rows: pa.RecordBatch) -> Callable[[Content, int, int], None]:
+        """Adds the rows from one to another one to the aggregates of a content."""
+        aggregates = self.aggregates or BuiltIns(())
+        read = dict.fromkeys(column for _, each in aggregates.columns for column in each.columns)
+        values = {name: to_python_values(rows.column(name)) for name in read}
+
+        def add(content: Content, begin: int, end: int) -> None:
+            columns = {name: each[begin:end] for name, each in values.items()}
+            kept = content[0].value if content else aggregates.create()
+            content[:] = [StoredRecord(None, aggregates.add_many(kept, columns, end - begin))]
+
+        return add

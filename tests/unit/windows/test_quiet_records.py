@@ -10,7 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.windows import SlidingWindows, TumblingWindows, WindowAggregate, WindowConfig
+from flowcore.windows import (
+    CountEvictor,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAggregate,
+    WindowConfig,
+    WindowContext,
+    WindowProcess,
+)
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.accumulators import result_type
 from flowcore.windows.keyed import RecordWindows
@@ -34,16 +42,33 @@ AGGREGATES = (
 TYPES = {each.name: each.type for each in ROWS}
 
 
-def _operator(config: WindowConfig) -> RecordWindows:
-    results = pa.schema([pa.field(name, result_type(each, TYPES)) for name, each in AGGREGATES])
+class Every:
+    """All values, in order."""
+
+    def process(self, _context: WindowContext, values: Any, /) -> list[dict[str, Any]]:
+        return [{"values": [value["v"] for value in values]}]
+
+    def clear(self, _context: WindowContext, /) -> None:
+        """Do nothing."""
+
+
+FUNCTIONS = {"aggregates": WindowAggregate(BuiltIns(AGGREGATES)), "process": WindowProcess(Every())}
+RESULTS = {
+    "aggregates": pa.schema([pa.field(name, result_type(each, TYPES)) for name, each in AGGREGATES]),
+    "process": pa.schema([pa.field("values", pa.list_(pa.int64()))]),
+}
+
+
+def _operator(config: WindowConfig, function: str = "aggregates") -> RecordWindows:
     return RecordWindows(
         name="windows", config=config, keys=("user", "site"), key_of=lambda key: key,
-        values=tuple(ROWS.names), timestamp="t", rows=ROWS, results=results, late=("user", "site", "v", "t"),
+        values=tuple(ROWS.names), timestamp="t", rows=ROWS, results=RESULTS[function],
+        late=("user", "site", "v", "t"),
     )  # fmt: skip
 
 
-def _config(assigner: Any, **others: Any) -> WindowConfig:
-    return WindowConfig(assigner=assigner, function=WindowAggregate(BuiltIns(AGGREGATES)), **others)
+def _config(assigner: Any, function: str = "aggregates", **others: Any) -> WindowConfig:
+    return WindowConfig(assigner=assigner, function=FUNCTIONS[function], **others)
 
 
 ENDS_OF_TIME: list[Step] = [
@@ -52,15 +77,16 @@ ENDS_OF_TIME: list[Step] = [
 ]
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
 @example(TumblingWindows(5, 2), 0, ENDS_OF_TIME)
 @settings(max_examples=300, deadline=None)
 @given(st.builds(TumblingWindows, st.integers(1, 6), st.integers(-9, 9)), st.sampled_from([0, 0, 4]), steps)
 def test_results_are_those_of_single_records(
-    assigner: TumblingWindows, lateness_ms: int, taken: list[Step]
+    function: str, assigner: TumblingWindows, lateness_ms: int, taken: list[Step]
 ) -> None:
     """Also late ones, firings for them, and after a restore."""
-    config = _config(assigner, allowed_lateness_ms=lateness_ms, late="side-output")
-    together, single = Restarted(_operator(config)), Restarted(_operator(config))
+    config = _config(assigner, function, allowed_lateness_ms=lateness_ms, late="side-output")
+    together, single = Restarted(_operator(config, function)), Restarted(_operator(config, function))
     with pytest.MonkeyPatch.context() as patched:
         for action, argument in taken:
             patched.setattr(QuietRecords, "of", lambda *_: None)
@@ -72,8 +98,9 @@ def test_results_are_those_of_single_records(
             assert {*together.group._state.keys} == {*single.group._state.keys}  # type: ignore[attr-defined]
 
 
-def test_many_records_of_several_keys_stay_in_order() -> None:
-    group = Restarted(_operator(_config(TumblingWindows(1_000))))
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_many_records_of_several_keys_stay_in_order(function: str) -> None:
+    group = Restarted(_operator(_config(TumblingWindows(1_000), function), function))
     group.step("in", [(user, 0, 0, number, None, None) for number in range(200) for user in "abc"])
 
     ((_, found),) = group.step("watermark", 2_000).batches
@@ -99,6 +126,8 @@ def test_only_what_may_fire_is_processed_one_by_one() -> None:
     [
         (_config(TumblingWindows(10)), True),
         (_config(TumblingWindows(10), trigger=EventTimeTrigger()), True),
+        (_config(TumblingWindows(10), "process"), True),
+        (_config(TumblingWindows(10), "process", evictor=CountEvictor(3)), False),
         (_config(TumblingWindows(10), trigger=Purging(Count(3))), False),
         (_config(TumblingWindows(10), time="processing"), False),
         (_config(SlidingWindows(10, 5)), False),
@@ -106,4 +135,4 @@ def test_only_what_may_fire_is_processed_one_by_one() -> None:
 )
 def test_it_is_known_when_tumbling_windows_fire_by_event_time(config: WindowConfig, is_quiet: bool) -> None:
     """A trigger may let a window fire for any record."""
-    assert (QuietRecords.of(config, (), lambda key: key, "t") is not None) == is_quiet
+    assert (QuietRecords.of(config, (), lambda key: key, "t", ()) is not None) == is_quiet
