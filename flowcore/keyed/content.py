@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
@@ -24,18 +25,22 @@ from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns
 from flowcore.keyed.plain import from_plain
 
 __all__ = [
-    "BUFFER", "TOUCHED", "StateContent", "StoredSchemas", "read_content", "read_ended_ms", "read_entries",
-    "read_expired_ms", "read_tables", "select_operator", "split_layout",
+    "BUFFER", "GONE", "ROW_KEY", "TOUCHED", "StateContent", "StoredSchemas", "read_content", "read_ended_ms",
+    "read_entries", "read_expired_ms", "read_tables", "select_operator", "split_layout",
 ]  # fmt: skip
 
 BUFFER = "buffer"
 """The part of the state that is the flush buffer downstream of an operator."""
 TOUCHED = "@touched_ms"
-"""The column of ranked rows and groups with the processing time of the last row of their key."""
+"""The column of ranked rows and running aggregates with the time of the last row of their key."""
+GONE = "@gone"
+"""The last column of the rows of groups: true where a row was removed."""
+ROW_KEY = "@row"
+"""The prefix of the columns that identify a row in its group, in ``@row0``, ``@row1`` and so on."""
 
 _BUFFERED = re.compile(r"(?:(.*); )?latest by (.*?): ", re.DOTALL)
 _TABLES = re.compile(
-    r"(panes of \d+ ms at \d+|sessions|groups|seen|joined|ranked|sorted|totals) by ", re.DOTALL
+    r"(panes of \d+ ms at \d+|sessions|running|seen|joined|ranked|sorted|totals|grouped) by ", re.DOTALL
 )
 _PIECE_ENTRIES = 4096
 
@@ -142,13 +147,18 @@ def read_tables(header: Mapping[str, Any], pieces: Sequence[bytes], keys: int) -
         # The sessions of a key in a piece replace all earlier ones; the row of a key, or of a key and a pane,
         # a joined row's id, a rank or a value, replaces the earlier one. What was seen is only added.
         columns, names = batches[0].schema.names, _key_names(keys)
-        own = {"sessions": names, "groups": names, "totals": names, "seen": columns}
+        own = {
+            "sessions": names, "running": names, "totals": names, "seen": columns,
+            "grouped": _row_names(columns, names),
+        }  # fmt: skip
         key = own.get(name, [columns[0], *names])
         table = _latest(batches, key, whole_batch=name == "sessions")
         if name == "panes":
             kept = table.column("pane").to_numpy() >= header.get("first_pane", MIN_TIMESTAMP_MS)
             table = table.filter(pa.array(kept))
-        if name in ("ranked", "groups"):
+        if name == "grouped":
+            table = table.filter(pc.invert(table.column(GONE)))
+        if name in ("ranked", "running"):
             table = table.filter(pa.array(table.column(TOUCHED).to_numpy() > read_expired_ms(header)))
         tables[name] = table.sort_by(columns[0]) if name in ("panes", "refirings") else table
     return tables
@@ -192,6 +202,11 @@ def _read_operator(
 
 def _key_names(keys: int) -> list[str]:
     return [f"key{number}" for number in range(keys)]
+
+
+def _row_names(columns: Sequence[str], keys: Sequence[str]) -> list[str]:
+    """The columns that identify a row of a group, those of its key included."""
+    return [*keys, *(name for name in columns if name.startswith(ROW_KEY))]
 
 
 def _of_entries(
@@ -250,7 +265,8 @@ def _of_tables(
         for (name, table), start in zip(tables.items(), starts.tolist(), strict=False):
             mine = numbers[(numbers >= start) & (numbers < start + table.num_rows)] - start
             chosen = table.take(pa.array(mine))
-            for begin, end in pairwise(_piece_ends(chosen, keys)):
+            whole = _row_names(table.schema.names, keys) if name == "grouped" else keys
+            for begin, end in pairwise(_piece_ends(chosen, whole)):
                 yield write(name, chosen.slice(begin, end - begin))
 
     columns = [

@@ -124,8 +124,13 @@ def _keys(manifest: StateManifest, pieces: Sequence[bytes]) -> Iterator[Inspecte
         show = _show_windows if kind == "records" else _show_process
         return (show(names, entry) for entry in read_entries(layout, pieces) or ())
     by_table = {
-        "sessions": _sessions, "groups": _groups, "seen": _seen, "ranked": _ranked, "sorted": _sorted
-    }  # fmt: skip
+        "sessions": _sessions,
+        "running": _running,
+        "seen": _seen,
+        "ranked": _ranked,
+        "sorted": _sorted,
+        "grouped": _grouped,
+    }
     if not match["pane_ms"] and kind not in {*by_table, "joined", "totals"}:
         return None
     tables = read_tables(header, pieces, len(names))
@@ -170,7 +175,7 @@ def _sessions(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[
             yield InspectedKey(key=key, windows=windows)
 
 
-def _groups(found: Iterable[_KeyRows], _header: Mapping[str, Any]) -> Iterator[InspectedKey]:
+def _running(found: Iterable[_KeyRows], _header: Mapping[str, Any]) -> Iterator[InspectedKey]:
     """The running aggregates of each key, without their times."""
     for key, (row,) in found:
         yield InspectedKey(key=key, states={name: value for name, value in row.items() if name[:1] != "@"})
@@ -211,6 +216,12 @@ def _ranked(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[In
         )
         own = [{name: value for name, value in row.items() if name[:1] != "@"} for row in ranked]
         yield InspectedKey(key=key, states={"rows": own})
+
+
+def _grouped(found: Iterable[_KeyRows], header: Mapping[str, Any]) -> Iterator[InspectedKey]:  # noqa: ARG001 - as the others
+    """The number of rows in each group of a ranking of a changelog; the changelog shows the rows."""
+    for key, rows in found:
+        yield InspectedKey(key=key, states={"rows": len(rows)})
 
 
 def _show_windows(names: list[str], entry: Mapping[str, Any]) -> InspectedKey:

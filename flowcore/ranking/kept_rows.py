@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -32,6 +34,8 @@ class KeptRows:
     def add(self, rows: pa.RecordBatch) -> int:
         """Add rows; returns the position of the first one."""
         start = self._length
+        if not rows.num_rows:
+            return start
         self._length += rows.num_rows
         self._parts.append(rows)
         # A part is at least twice as long as the next one, so a row is copied a logarithmic number of times.
@@ -40,14 +44,16 @@ class KeptRows:
             self._parts[-1] = concat_batches([self._parts[-1], last])
         return start
 
-    def take(self, positions: Ints) -> pa.RecordBatch:
-        """The rows at some positions, in this order."""
-        if len(self._parts) == 1:
-            return self._parts[0].take(positions)
-        ends = np.cumsum([part.num_rows for part in self._parts])
+    def take(self, positions: Ints, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows at some positions, in this order; ``names`` are the columns, if not all of them."""
+        columns = self._schema.names if names is None else [*names]
+        parts = [part.select(columns) for part in self._parts]
+        if len(parts) == 1:
+            return parts[0].take(positions)
+        ends = np.cumsum([part.num_rows for part in parts])
         part_of = np.searchsorted(ends, positions, side="right")
-        taken, places = [pa.RecordBatch.from_pylist([], schema=self._schema)], [np.empty(0, np.int64)]
-        for number, part in enumerate(self._parts):
+        taken, places = [parts[0].slice(0, 0)], [np.empty(0, np.int64)]
+        for number, part in enumerate(parts):
             (mine,) = np.nonzero(part_of == number)
             if len(mine):
                 taken.append(part.take(positions[mine] - (ends[number] - part.num_rows)))

@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
@@ -32,6 +31,7 @@ from flowcore.keyed.key_index import Ints, factorize_keys, to_python_keys
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.ranking.kept_rows import KeptRows
+from flowcore.ranking.order import sort_rows
 
 __all__ = ["RANK", "Ranking", "RankingGroup", "is_sortable"]
 
@@ -206,21 +206,8 @@ class RankingGroup(KeyGroup):
         config, arrived = self._config, np.arange(rows.num_rows)
         if config.newest_first:
             arrived[:old] = arrived[:old][::-1]
-        columns: list[tuple[pa.Array[Any], bool]] = [(pa.array(code_of), False)]
-        for name, descending in config.order:
-            column = rows.column(name)
-            columns.append((column.is_valid(), descending))
-            if pa.types.is_floating(column.type):
-                columns.append((pc.is_nan(column).fill_null(fill_value=False), descending))
-            columns.append((column, descending))
-        columns.append((pa.array(arrived), config.newest_first))
-        table = pa.table({str(place): column for place, (column, _) in enumerate(columns)})
-        keys: list[tuple[str, Literal["ascending", "descending"]]] = [
-            (str(place), "descending" if descending else "ascending")
-            for place, (_, descending) in enumerate(columns)
-        ]
-        found: Ints = pc.sort_indices(table, sort_keys=keys).to_numpy().astype(np.int64)
-        return found
+        order = [(rows.column(name), descending) for name, descending in config.order]
+        return sort_rows([(pa.array(code_of), False), *order, (pa.array(arrived), config.newest_first)])
 
     def _emit(
         self, rows: pa.RecordBatch, chosen: Ints, rank_of: Ints, replaced: Ints, out: StepOutputs

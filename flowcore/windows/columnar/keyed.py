@@ -70,7 +70,7 @@ class ColumnarWindows(ColumnarConfig):
             case SessionWindows():
                 what = "sessions"
             case _:
-                what = "groups"
+                what = "running"
         return f"{what} by {', '.join(self.keys)}: {columns}"
 
     def open(self) -> SlidingGroup | SessionGroup | RunningGroup:

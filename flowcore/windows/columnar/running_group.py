@@ -157,7 +157,7 @@ class RunningGroup(ColumnarGroup):
         columns = {f"key{place}": column for place, column in enumerate(self._table.keys(positions))}
         values = self._table.values(positions).items()
         columns |= {_name(each): pa.array(column) for each, column in values}
-        return segments.encode({"groups": pa.record_batch(columns)})
+        return segments.encode({"running": pa.record_batch(columns)})
 
 
 def _name(accumulator: Accumulator) -> str:

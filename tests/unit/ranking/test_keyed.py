@@ -246,6 +246,8 @@ def test_kept_rows_stay_at_their_positions(sizes: list[int], data: st.DataObject
     for size in sizes:
         assert rows.add(pa.record_batch({"n": pa.array(range(count, count + size), pa.int64())})) == count
         count += size
+    assert len(rows._parts) <= max(count, 1).bit_length() + 1
     wanted = data.draw(st.lists(st.integers(0, count - 1), max_size=30)) if count else []
     assert rows.take(np.array(wanted, np.int64)).column("n").to_pylist() == wanted
+    assert rows.take(np.array(wanted, np.int64), ["n"]).column("n").to_pylist() == wanted
     assert len(rows) == count
