@@ -1,6 +1,6 @@
-"""Build aggregates that take rows back, or count distinct values, after checking them."""
+"""Build aggregates and rankings that take rows back, or count distinct values, after checking them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowcore.api.checks import refuse, require_distinct
@@ -9,13 +9,15 @@ from flowcore.api.operators import (
     DistinctAggregate,
     Operator,
     RetractingAggregate,
+    RetractingTopN,
 )
 from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
-from flowcore.api.updating_rows import require_lasting_ranks, require_replaced
+from flowcore.api.updating_rows import Replaced, require_lasting_ranks, require_replaced
 from flowcore.api.window_aggregates import AggregatePlace, WindowAggregates, parse_window_aggregates
+from flowcore.api.window_checks import rank_order
 from flowcore.windows.built_in import BuiltIn
 
-__all__ = ["build_distinct_aggregate", "build_retraction"]
+__all__ = ["build_distinct_aggregate", "build_retracting_top_n", "build_retraction"]
 
 _RETRACTABLE = frozenset({"count", "count_if", "sum", "avg", "min", "max"})
 """The functions from which a value can be taken back; of distinct values only ``count``."""
@@ -53,10 +55,7 @@ def build_retraction(
                 "taken back than when it was added, so that a part of it would be counted for ever; make it "
                 f"a column before, as in .with_columns(value={argument.text!r})"
             )
-    changes = ChangelogNormalize(
-        name=f"{name}.changes", inputs=(node,), columns=(*node.columns, CHANGE_COLUMN), bounded=False,
-        by=replaced.key, deleted=replaced.deleted, ttl_ms=ttl_ms,
-    )  # fmt: skip
+    changes = _build_changelog(node, name, replaced, ttl_ms)
     columns = (*fields["columns"], *([IS_DELETED] if keys else []))
     require_distinct(name, columns)
     aggregate = RetractingAggregate(
@@ -64,6 +63,55 @@ def build_retraction(
         sql=tuple(aggregates.items()), computed=found.computed, uses=found.uses,
     )  # fmt: skip
     return changes, aggregate
+
+
+def build_retracting_top_n(
+    fields: Mapping[str, Any],
+    keys: tuple[str, ...],
+    ranks: tuple[int, str],
+    order: str | Sequence[str],
+    ttl_ms: int | None,
+) -> tuple[ChangelogNormalize, RetractingTopN]:
+    """Build a ranking of rows that replace earlier rows: a changelog, and the ranking that reads it.
+
+    Args:
+        fields: The fields of any operator.
+        keys: The columns of the key.
+        ranks: How many rows of a key have a rank, and the name of its column.
+        order: The columns of the order, with their directions.
+        ttl_ms: The time for which a row has a rank that is not replaced.
+
+    Raises:
+        PlanError: An operator upstream may drop a row that replaces an earlier one, the key of the rows is
+            unknown, ranks upstream are forgotten without output, the order names no column, there are no
+            ranks, or a column has the name of another one.
+    """
+    (node,), name = fields["inputs"], fields["name"]
+    n, rank = ranks
+    parsed = rank_order(node, name, n, order)
+    column, descending = parsed[0]
+    last = f"order={f'{column} desc' if descending else column!r}"
+    replaced = require_replaced(
+        node, name, f"give rows that do not count a value that is last in {last} instead"
+    )
+    if ttl_ms is None:
+        require_lasting_ranks(node, name)
+    changes = _build_changelog(node, name, replaced, ttl_ms)
+    kept = (column for column in node.columns if column != replaced.deleted or column in keys)
+    columns = (*kept, rank, IS_DELETED)
+    require_distinct(name, columns)
+    ranked = RetractingTopN(
+        **{**fields, "inputs": (changes,), "columns": columns, "key": (*keys, rank), "updating": True},
+        by=keys, n=n, order=parsed, time="arrival", rank=rank, row_key=replaced.key,
+    )  # fmt: skip
+    return changes, ranked
+
+
+def _build_changelog(node: Operator, name: str, replaced: Replaced, ttl_ms: int | None) -> ChangelogNormalize:
+    return ChangelogNormalize(
+        name=f"{name}.changes", inputs=(node,), columns=(*node.columns, CHANGE_COLUMN), bounded=False,
+        by=replaced.key, deleted=replaced.deleted, ttl_ms=ttl_ms,
+    )  # fmt: skip
 
 
 def build_distinct_aggregate(

@@ -20,7 +20,7 @@ __all__ = ["ExpiringAggregate", "build_expiring_aggregate"]
 
 _WITH_TTL = AggregatePlace("groups with ttl=", "a group", "aggregate", "leave ttl= out")
 _TAKEN_BACK = AggregatePlace(
-    "groups that another aggregate takes back",
+    "groups that another operator takes back",
     "a group",
     "aggregate",
     "cut the flow downstream of it with .through('topic')",
@@ -48,7 +48,7 @@ class ExpiringAggregate(Window):
 
     def compiled(self) -> Decision:
         if self.config.ttl_ms is None:
-            return Decision("key-group", ("another aggregate of the flow takes its rows back",))
+            return Decision("key-group", ("another operator of the flow takes its rows back",))
         why = "Spark's own aggregate has no time to live"
         return Decision("key-group", (why,), (f"leave ttl= of {self.name} out",))
 

@@ -6,13 +6,14 @@ from typing import Any, Literal, Self
 
 from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes
+from flowcore.api.changelog import build_retracting_top_n
 from flowcore.api.functions import require_function
 from flowcore.api.graph import StreamCore
 from flowcore.api.operators import Deduplicate, EventTimeSort, Ranked, SideOutput
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, Reduce, find_side_columns
-from flowcore.api.updating_rows import require_final
+from flowcore.api.updating_rows import find_replacing, require_final
 from flowcore.api.window_assigners import (
     GAP_COLUMN,
     Length,
@@ -296,20 +297,32 @@ class KeyedStream(StreamCore):
         that has changed is emitted after each batch; ``by`` and the rank are the key under which it replaces
         the earlier one.
 
+        If rows of the input replace earlier ones, only the last row of each of its keys has a rank: a row
+        takes back the one that it replaces, and later rows move up. Where a rank vanishes, the last column
+        ``is_deleted`` is true, and `write` makes a tombstone of it.
+
         Args:
             by: Column or columns of the key; none for one key for all. Null equals null, as in Spark.
             order: Columns such as ``"price desc"``; without ``desc`` small values come first. Nulls are the
-                smallest values, as in Spark. Of equal rows the first to arrive comes first.
-            rank: The name of the column of the rank, which is added last.
+                smallest values, as in Spark. Of equal rows the first to arrive comes first; of rows that
+                replace earlier ones, that with the smallest key.
+            rank: The name of the column of the rank, which is added after those of the input.
             ttl: Unbounded input only: how long after its last record, in processing time, the rows of a key
-                are kept. Its next record has rank 1. Default: for ever.
+                are kept. Its next record has rank 1. Of rows that replace earlier ones: how long a row has a
+                rank that is not replaced. Default: for ever.
             flush: As for `aggregate`.
 
         Raises:
             PlanError: A column is unknown or there is one named ``rank``, the order names none, ``n`` is not
-                positive, records replace earlier ones, or ``ttl`` is given and the input is bounded.
+                positive, a row that replaces another one may be dropped, or ``ttl`` is given and the input is
+                bounded.
         """
         node, name = self.operator, name or self.graph.free_name("top_n")
+        if find_replacing(node) is not None:
+            changing = self._fields(name, attributes, flush=flush)
+            keys, ttl_ms = resolve_key(node, name, by), checks.ttl_ms(name, ttl)
+            changes, ranked = build_retracting_top_n(changing, keys, (n, rank), order, ttl_ms)
+            return self.append(changes).append(ranked)
         window_checks.require_rankable(node, name)
         parsed = window_checks.rank_order(node, name, n, order)
         fields = self._ranked_fields(name, by, ttl, flush, attributes)

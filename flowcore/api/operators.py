@@ -27,7 +27,7 @@ from flowcore.api.node import (
     trace_to_all,
 )
 from flowcore.api.python_operators import Filter, FlatMap, Map, MapBatches, PythonOperator, PythonTransform
-from flowcore.api.ranking import Ranked
+from flowcore.api.ranking import Ranked, RetractingTopN
 from flowcore.api.retraction import ChangelogNormalize, DistinctAggregate, RetractingAggregate
 from flowcore.api.sorting import EventTimeSort
 from flowcore.api.stateful import KeyedProcess, SideOutput, StatefulOperator
@@ -71,6 +71,7 @@ __all__ = [
     "Ranked",
     "Read",
     "RetractingAggregate",
+    "RetractingTopN",
     "Select",
     "SideOutput",
     "StatefulOperator",

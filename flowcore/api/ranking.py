@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace, trace_each
-from flowcore.api.stateful import StatefulOperator
+from flowcore.api.stateful import CHANGE_COLUMN, IS_DELETED, StatefulOperator
 from flowcore.durations import show_ms
 
-__all__ = ["Ranked"]
+__all__ = ["Ranked", "RetractingTopN"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -102,3 +102,50 @@ class Ranked(StatefulOperator):
     @property
     def needs_timestamps(self) -> bool:
         return not self.bounded and self.rank is None and self.time == "event"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RetractingTopN(Ranked):
+    """The first ``n`` rows of each key among the rows of a changelog, without those taken back.
+
+    Its last columns are ``rank`` and `IS_DELETED`, which is true where a rank has vanished.
+
+    Attributes:
+        row_key: The columns by which a row replaces an earlier one. Rows that are equal in the order are in
+            ascending order of these.
+    """
+
+    state_kind: ClassVar[str] = "retracting-rank"
+    has_newest_timestamp: ClassVar[bool] = True
+
+    row_key: tuple[str, ...]
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        own = {name.lower() for name in self.columns[-2:]}
+        return {*Ranked.reads(self, {*used} - own), *self.row_key, CHANGE_COLUMN}
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        inputs, rank = self.origins(known), self.columns[-2]
+        ordered = trace(inputs, (name for name, _ in self.order))
+        return {**trace_each(inputs, self.columns[:-2]), rank.lower(): ordered}
+
+    def types(self) -> Mapping[str, str]:
+        return {**self.passed_types(self.columns[:-2]), IS_DELETED: "BOOLEAN"}
+
+    def state_values(self) -> str:
+        return f"{Ranked.state_values(self)} of a changelog"
+
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...]:
+        names = (name for name in self.columns[:-2] if name not in self.by)
+        return tuple(name for name in names if name.lower() in used)
+
+    def unbounded_state(self) -> Decision | None:
+        """None: it has the rows that its changelog has, which says so."""
+        return None
+
+    def compiled(self) -> Decision:
+        return Decision("key-group", ("where a ranked row is taken back, the next one of its key moves up",))
+
+    def own_emission(self) -> Decision:
+        why = "a rank that has another row, or none any more, once between two control elements"
+        return Decision("at each change", (why,))

@@ -1,4 +1,7 @@
-"""`Stream.aggregate` over rows that replace earlier rows: a changelog of the rows, and an aggregate of it."""
+"""`Stream.aggregate` over rows that replace earlier rows: a changelog of the rows, and an aggregate of it.
+
+`Stream.top_n` over such rows reads a changelog, too; see `flowcore.api.ranking`.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,14 +10,11 @@ from typing import ClassVar
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace_each, trace_to_all
-from flowcore.api.stateful import IS_DELETED, StatefulOperator
+from flowcore.api.stateful import CHANGE_COLUMN, IS_DELETED, StatefulOperator
 from flowcore.durations import show_ms
 from flowcore.windows.built_in import BuiltIn
 
 __all__ = ["CHANGE_COLUMN", "IS_DELETED", "ChangelogNormalize", "DistinctAggregate", "RetractingAggregate"]
-
-CHANGE_COLUMN = "_flowcore_change"
-"""The last column of a changelog: 1 where a row is inserted, -1 where it is retracted."""
 
 
 class _Retraction(StatefulOperator):

@@ -18,6 +18,7 @@ from flowcore.windows.config import LateRecords
 
 __all__ = [
     "AGGREGATE_INSTEAD",
+    "CHANGE_COLUMN",
     "IS_DELETED",
     "LATE_LEFT_OUTPUT",
     "LATE_OUTPUT",
@@ -37,6 +38,8 @@ LATE_OUTPUT = "late"
 """The side output of records that came too late for all their windows, or for their place in an order."""
 IS_DELETED = "is_deleted"
 """The last column of an operator that may delete rows it has emitted: true where it does."""
+CHANGE_COLUMN = "_flowcore_change"
+"""The last column of a changelog: 1 where a row is inserted, -1 where it is retracted."""
 LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT = "late_left", "late_right"
 """The side outputs of late records of the two sides of a join."""
 

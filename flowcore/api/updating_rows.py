@@ -23,6 +23,7 @@ from flowcore.api.operators import (
     Ranked,
     Read,
     RetractingAggregate,
+    RetractingTopN,
     Select,
     Union,
     Where,
@@ -95,8 +96,8 @@ def find_deleted(node: Operator) -> str | None:
             return None
         case RetractingAggregate():
             return IS_DELETED if node.by else None
-        case JoinRegular():
-            return IS_DELETED if node.updating else None
+        case RetractingTopN() | JoinRegular(updating=True):
+            return IS_DELETED
         case Read(written_by=None, deleted=deleted):
             return deleted
         case Read(written_by=cut) if cut is not None:

@@ -1,7 +1,7 @@
 """Choose the aggregates of unbounded input that run by key group instead of as Spark's own.
 
 Spark refuses its own aggregate upstream of another operator with state. An aggregate whose rows another
-aggregate takes back therefore keeps its state by key group.
+aggregate, or a ranking, takes back therefore keeps its state by key group.
 """
 
 from dataclasses import fields, replace

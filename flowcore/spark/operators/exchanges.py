@@ -64,7 +64,7 @@ from flowcore.spark.operators.key_group_context import (
 from flowcore.spark.operators.key_groups import StepRows, run_key_groups, text_by_branch, unpack_step
 from flowcore.spark.operators.keyed_step import KeyedStep, StepMember, select_inputs
 from flowcore.spark.operators.processes import prepare_keyed_process
-from flowcore.spark.operators.ranking import prepare_ranking
+from flowcore.spark.operators.ranking import prepare_ranking, prepare_retracting_top_n
 from flowcore.spark.operators.retraction import prepare_changelog, prepare_retracting_aggregate
 from flowcore.spark.operators.sorting import prepare_sorting
 from flowcore.spark.operators.stream_joins import prepare_stream_join
@@ -84,6 +84,7 @@ _PREPARED: Sequence[tuple[type[Operator], Callable[..., KeyedStep]]] = (
     (api.Window, prepare_window),
     (api.Deduplicate, prepare_deduplication),
     (api.EventTimeSort, prepare_sorting),
+    (api.RetractingTopN, prepare_retracting_top_n),
     (api.Ranked, prepare_ranking),
     (api.ChangelogNormalize, prepare_changelog),
     (api.RetractingAggregate, prepare_retracting_aggregate),

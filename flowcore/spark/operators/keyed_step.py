@@ -90,6 +90,8 @@ class KeyedStep:
         shown: The columns of a record that a user's functions receive; None without such functions.
         record: SQL text that is true for the operator's records; None if these are all records of the branch.
         spreads_null_keys: Records without key need no common key group.
+        identifying: Columns that identify a record in its key: like those of the key, their values are equal
+            in Spark and in Python.
         compared: Columns whose values are compared in Python: a date or time that it lacks is null.
         result_key: The columns of its results of which a buffer keeps the latest, if the plan has one for it.
     """
@@ -105,6 +107,7 @@ class KeyedStep:
     shown: Sequence[str] | None = None
     record: str | None = None
     spreads_null_keys: bool = False
+    identifying: Sequence[str] = ()
     compared: Sequence[str] = ()
     result_key: Sequence[str] | None = None
 
@@ -164,8 +167,9 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
     schema = branched.frame.schema
     kinds = {field.name.lower(): field.dataType for field in schema.fields}
     texts = {name: quote(now) for name, now in step.columns.items()}
-    texts |= {name: canonical_key(schema, step.columns[name], name) for name in step.keys}
-    for name in (*step.keys, *step.compared):  # in Spark as in Python
+    equal = (*step.keys, *step.identifying)
+    texts |= {name: canonical_key(schema, step.columns[name], name) for name in equal}
+    for name in (*equal, *step.compared):  # in Spark as in Python
         texts[name] = within_calendar(texts[name], kinds[step.columns[name].lower()])
     if step.with_coordinates or dead_letters:
         texts |= context.coordinate_texts(step.branch)

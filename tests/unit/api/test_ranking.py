@@ -42,9 +42,8 @@ def fired_again(flow: Flow) -> Stream:
         (lambda f: old(f).latest(by="id"), "in no order.*pass timestamp="),
         (lambda f: old(f).latest(by="id", timestamp="at", ttl=timedelta(1)), "ttl= over the bounded"),
         (lambda f: bids(f).aggregate(by="id", n="count(*)").latest(by="id"), "replace earlier.*rank the"),
-        (lambda f: bids(f).latest(by="id").top_n(3, order="price"), "replace earlier ones"),
         (
-            lambda f: fired_again(f).top_n(3, by="window_end", order="n"),
+            lambda f: fired_again(f).latest(by="window_end"),
             "'counts' replace earlier.*rank what it is made from, or leave allowed_lateness and trigger of",
         ),
         (lambda f: bids(f).top_n(0, order="price"), "n=0 is not a number of ranks"),

@@ -345,7 +345,7 @@ def test_an_aggregate_upstream_runs_by_key_group_for_all_its_readers() -> None:
     ]
     assert isinstance(query.keyed[0], ExpiringAggregate)
     assert {sink.name for sink in query.sinks} == {"all", "out"}
-    assert "first is key-group in 16 key groups because another aggregate of" in plan_flow(flow).explain()
+    assert "first is key-group in 16 key groups because another operator of" in plan_flow(flow).explain()
     assert "out at each change\n" in plan_flow(flow).explain()
 
 

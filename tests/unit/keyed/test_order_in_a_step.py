@@ -17,7 +17,9 @@ from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed, sort_packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
+from flowcore.ranking.keyed import RANK
 from flowcore.retraction.aggregates import RetractingAggregates
+from flowcore.retraction.ranking import RetractingRanking
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -56,13 +58,19 @@ def test_latency_markers_are_no_input_for_which_a_buffer_waits(with_markers: boo
     assert left_ms == [3_000]
 
 
-def test_changes_of_an_aggregate_leave_before_what_follows_their_records() -> None:
+CHANGES = pa.schema([("t", pa.int64()), ("k", pa.string()), ("c", pa.int8())])
+COUNT = RetractingAggregates(
+    keys=("k",), aggregates=(("n", BuiltIn("count", ())),), change="c", rows=CHANGES, passed={"at": "t"}
+)
+RANKING = RetractingRanking(
+    keys=("k",), row_key=("t",), n=2, order=(("t", False),), change="c", rows=CHANGES, results={}, passed={}
+)
+
+
+@pytest.mark.parametrize(("operator", "column"), [(COUNT, "n"), (RANKING, RANK)])
+def test_changes_leave_before_what_follows_their_records(operator: Any, column: str) -> None:
     """Attributes and watermarks are of the records after and before them, in one step too."""
-    rows = pa.schema([("t", pa.int64()), ("k", pa.string()), ("c", pa.int8())])
-    count = RetractingAggregates(
-        keys=("k",), aggregates=(("n", BuiltIn("count", ())),), change="c", rows=rows, passed={"at": "t"}
-    )
-    record = pa.RecordBatch.from_pylist([{"t": 1_000, "k": "a", "c": 1}], rows)
+    record = pa.RecordBatch.from_pylist([{"t": 1_000, "k": "a", "c": 1}], CHANGES)
     places = {
         1: RecordAttributes(True),
         3: RecordAttributes(False),
@@ -74,11 +82,11 @@ def test_changes_of_an_aggregate_leave_before_what_follows_their_records() -> No
         Packed.of_rows_with_places(CHANNEL, np.array([2]), record),
     ]
 
-    stepped = runtime_of(count, rows).step(0, sort_packed(items), 0, MemoryStore(), StateCache())
+    stepped = runtime_of(operator, CHANGES).step(0, sort_packed(items), 0, MemoryStore(), StateCache())
 
     serializer: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
     found = [
-        batch["n"].to_pylist() if output == RESULTS else serializer.decode(batch["element"][0].as_py())
+        batch[column].to_pylist() if output == RESULTS else serializer.decode(batch["element"][0].as_py())
         for output, batch in stepped.outputs.batches
         if output in {RESULTS, CONTROL}
     ]

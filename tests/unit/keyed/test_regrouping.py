@@ -37,6 +37,7 @@ from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.ranking.keyed import Ranking
 from flowcore.retraction.changelog import CHANGE, Changelog
+from flowcore.retraction.ranking import RetractingRanking, RetractingRankingGroup
 from flowcore.sorting.keyed import Sorting
 from flowcore.testing.memory_store import MemoryStore
 from flowcore.watermarks.merge import MergedWatermark
@@ -112,6 +113,21 @@ class SidedLatest(LatestJoin):
         return SidedLatestGroup(self)
 
 
+class ChangingGroup(RetractingRankingGroup):
+    """Rows whose value is divisible by three are taken back."""
+
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
+        signs = np.where(rows.column("v").to_numpy() % 3 == 0, -1, 1)
+        super().rows(rows.append_column("change", pa.array(signs)), out)
+
+
+class Changing(RetractingRanking):
+    """Configuration."""
+
+    def open(self) -> RetractingRankingGroup:
+        return ChangingGroup(self)
+
+
 SIDES: dict[str, Any] = {
     "keys": ("user",), "side": "is_right", "timestamp": "t", "left": {"l": "v"}, "right": {"r": "v"},
     "rows": ROWS.append(pa.field("is_right", pa.bool_())),
@@ -145,6 +161,16 @@ OPERATORS = {
         rows=ROWS,
         passed={"user": "user", "v": "v"},
         ttl_ms=30,
+    ),
+    "grouped": lambda: Changing(
+        keys=("user",),
+        row_key=("t",),
+        n=2,
+        order=(("v", True),),
+        change="change",
+        rows=ROWS.append(pa.field("change", pa.int64())),
+        results={"v": "v", "t": "t"},
+        passed={},
     ),
     "sorted": lambda: Sorting(keys=("user",), timestamp="t", rows=ROWS, passed=("user", "t", "v")),
     "joined": lambda: SidedInterval(before_ms=10, after_ms=20, how="full", **SIDES),
