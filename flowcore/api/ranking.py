@@ -144,7 +144,7 @@ class RetractingTopN(Ranked):
         return None
 
     def compiled(self) -> Decision:
-        return Decision("key-group", ("where a ranked row is taken back, the next one of its key moves up",))
+        return Decision("key-group", ("a row that is taken back gives its rank to the next one of its key",))
 
     def own_emission(self) -> Decision:
         why = "a rank that has another row, or none any more, once between two control elements"

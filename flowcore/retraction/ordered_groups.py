@@ -296,12 +296,11 @@ class OrderedGroups:
 
     def _are_equal(self, first: Ints, second: Ints) -> _Flags:
         """Whether rows have the same values in the compared columns."""
-        count = len(first)
-        if not self._compared:
-            return np.ones(count, np.bool_)
-        rows = self._rows.take(np.concatenate([first, second]), self._compared)
-        codes = factorize_keys([_comparable(column) for column in rows.columns], rows.num_rows).codes
-        found: _Flags = codes[:count] == codes[count:]
+        found = np.ones(len(first), np.bool_)
+        if self._compared and len(first):
+            rows = self._rows.take(np.concatenate([first, second]), self._compared)
+            for column in rows.columns:
+                found &= _compare_halves(column)
         return found
 
     def _take_some(self, places: Ints) -> pa.RecordBatch:
@@ -364,9 +363,14 @@ def _flatten(parts: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
     return np.concatenate([_NONE, *parts]), codes, np.arange(len(codes)) - (np.cumsum(counts) - counts)[codes]
 
 
-def _comparable(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Values that are equal where those of a column are, of a type that Arrow compares."""
-    kind = column.type
+def _compare_halves(column: pa.Array[Any]) -> _Flags:
+    """Whether the values of the first half of a column equal those of the second half."""
+    kind, count = column.type, len(column) // 2
     if pa.types.is_nested(kind) or pa.types.is_interval(kind) or pa.types.is_null(kind):
-        return pa.array([*map(repr, column.to_pylist())], pa.large_string())
-    return column
+        pairs = zip(range(count), range(count, 2 * count), strict=True)
+        return np.array(
+            [column.slice(one, 1).equals(column.slice(other, 1)) for one, other in pairs], np.bool_
+        )
+    codes = factorize_keys([column], len(column)).codes
+    found: _Flags = codes[:count] == codes[count:]
+    return found

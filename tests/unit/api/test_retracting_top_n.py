@@ -156,7 +156,7 @@ def test_the_plan_says_what_is_ranked_and_kept() -> None:
     assert "best <- best.changes: top 3 in order of bids desc of a changelog by shop\n" in text
     assert "best is updating by shop, rank because a later row of a key replaces the earlier one; " in text
     assert "is_deleted is true where a key is deleted" in text
-    assert "because where a ranked row is taken back, the next one of its key moves up" in text
+    assert "because a row that is taken back gives its rank to the next one of its key" in text
     assert (
         "the state of best.changes is unbounded because it keeps the last row of each key of auction" in text
     )

@@ -24,6 +24,7 @@ from flowcore.keyed.output_columns import DELETED
 from flowcore.ranking.keyed import RANK
 from flowcore.ranking.order import find_first, sort_rows
 from flowcore.retraction import ordered_groups
+from flowcore.retraction import ranking as ranking_of_changelog
 from flowcore.retraction.changelog import CHANGE, Changelog
 from flowcore.retraction.ranking import RetractingRanking
 from tests.unit.keyed.stored_group import StoredGroup
@@ -196,7 +197,8 @@ def test_ranks_are_those_of_the_last_rows(
 
 @pytest.fixture
 def without_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group has as few rows in order as it may, and is compacted at once."""
+    """Each group has as few rows in order as it may, and is compacted at once; rows are not collected."""
+    monkeypatch.setattr(ranking_of_changelog, "_ROWS_AT_ONCE", 1)
     monkeypatch.setattr(ordered_groups.OrderedGroups, "_count", lambda self, _: self._n)
     monkeypatch.setattr(ordered_groups, "_LEAST_GARBAGE", 1)
 
