@@ -70,8 +70,18 @@ class Stored(StoredGroup):
             self.group.rows(part, out)
             if elements:
                 self._element(number, out)
+        before = len(out.batches)
         self.group.finish(out, idle=False)
+        assert not elements or len(out.batches) == before  # an element follows what it has changed
         return [row for _, batch in out.batches for row in batch.to_pylist()]
+
+    def emit(self, rows: list[Row]) -> list[pa.RecordBatch]:
+        """What a changelog emits for rows."""
+        out = StepOutputs()
+        self.group.advance_clock(0, out)
+        if rows:
+            self.group.rows(pa.RecordBatch.from_pylist(rows, schema=ROWS), out)
+        return [batch for _, batch in out.batches]
 
     def _element(self, number: int, out: StepOutputs) -> None:
         match number % 3:
@@ -163,11 +173,7 @@ def run(
         parts = [rows[start::pieces] for start in range(pieces)] if pieces > 1 else [rows]
         changed = []
         for part in parts:
-            out = StepOutputs()
-            changes.group.advance_clock(0, out)
-            if part:
-                changes.group.rows(pa.RecordBatch.from_pylist(part, schema=ROWS), out)
-            changed += [batch for _, batch in out.batches]
+            changed += changes.emit(part)
             oracle.step(part)
         changes.store(fate)
         emitted = ranks.step(*changed, elements=elements)
@@ -204,7 +210,7 @@ def without_margin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_margin")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(histories(), CONFIGS, st.integers(1, 2))
 def test_the_next_rows_are_found_among_the_others(
     history: Any, config: RetractingRanking, pieces: int
@@ -230,6 +236,32 @@ def contents(stored: Stored) -> list[str]:
     schemas = StoredSchemas(pa.schema([ROWS.field(name) for name in stored.config.keys]), pa.schema([]))
     (found,) = read_content(stored.config.layout, {}, [*stored.group.snapshot()], schemas)
     return sorted(found.texts())
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories(), st.integers(1, 2), st.integers(1, 2))
+def test_ranks_of_ranks_are_those_of_the_last_rows(history: Any, shops: int, ranks: int) -> None:
+    """What vanishes from the first ranking is taken back by the next one, which has a row for each rank."""
+    first, oracle = ranking(shops, "shop"), Oracle(ranking(ranks, "shop"))
+    changes, places, again, best = map(Stored, (changelog(), first, changelog(), oracle.config))
+    rows_so_far = Oracle(first)
+    table: Table = {}
+    for rows, fate in history:
+        rows_so_far.step(rows)
+        ranked = places.step(*changes.emit(rows))
+        of_ranks = [
+            {"id": row["shop"], "part": row[RANK], "shop": str(row[RANK]), "price": row["price"],
+             "note": row["note"], "gone": row[DELETED], "number": 0}
+            for row in ranked
+        ]  # fmt: skip
+        apply(table, best.step(*again.emit(of_ranks)), ("shop",))
+        for each in (changes, places, again, best):
+            each.store(fate)
+        oracle.rows = {
+            (*shop, rank): {"id": shop[0], "part": rank, "shop": str(rank), **row}
+            for (shop, rank), row in rows_so_far.table().items()
+        }
+        assert repr(sorted(table.items(), key=str)) == repr(sorted(oracle.table().items(), key=str))
 
 
 @settings(max_examples=25, deadline=None)
@@ -292,9 +324,10 @@ def test_what_did_not_change_is_not_emitted() -> None:
 def test_the_last_row_of_a_group_passes() -> None:
     """Passed columns are those of the last row of the group in the step, also where a rank vanishes."""
     stored = Stored(ranking(3, "shop"))
-    first = stored.step(batch(change(0, "x", 1.0), change(1, "y", 5.0)), batch(change(2, "x", 2.0)))
+    parts = [change(0, "x", 1.0), change(1, "y", 5.0)], [change(2, "x", 2.0), change(3, "y", 0.5)]
+    first = stored.step(*(batch(*part) for part in parts))
     assert [(row["shop"], row[RANK], row["@number"]) for row in first] == [
-        ("x", 1, 2), ("x", 2, 2), ("y", 1, 1),
+        ("x", 1, 2), ("x", 2, 2), ("y", 1, 3), ("y", 2, 3),
     ]  # fmt: skip
     found = stored.step(batch(change(2, "x", 2.0, -1, number=7)))
     assert [(row[RANK], row["price"], row[DELETED], row["@number"]) for row in found] == [
