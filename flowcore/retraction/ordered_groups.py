@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flowcore.keyed.columns import concat_batches, take_rows
+from flowcore.keyed.columns import complete_batch, concat_batches, take_rows
 from flowcore.keyed.content import GONE
 from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
 from flowcore.ranking.kept_rows import KeptRows
@@ -170,10 +170,9 @@ class OrderedGroups:
         gone = [each for each, place in zip(unsaved, places, strict=True) if place == _NOWHERE]
         kept = self._store(np.array([place for place in places if place != _NOWHERE], np.int64))
         columns = to_key_columns(gone, self._types) if self._types else []
-        nulls = [pa.nulls(len(gone), kind) for kind in self._schema.types[len(columns) :]]
         flags = pa.array(np.ones(len(gone), np.bool_))
-        lost = pa.RecordBatch.from_arrays([*columns, *nulls, flags], schema=kept.schema)
-        return concat_batches([kept, lost]) if unsaved else None
+        lost = pa.RecordBatch.from_arrays([*columns, flags], [*self._names, GONE])
+        return concat_batches([kept, complete_batch(lost, kept.schema)]) if unsaved else None
 
     def take_all(self) -> Iterator[pa.RecordBatch]:
         """The stored form of all rows, in pieces."""
