@@ -1,1 +1,1 @@
-"""Aggregates over rows that replace earlier rows, as operators on key groups: `changelog`, `aggregates`."""
+"""Aggregates and ranks of rows that replace earlier rows, as operators on key groups."""

@@ -186,6 +186,12 @@ def test_only_columns_that_are_read_are_stored() -> None:
     assert isinstance(node, RetractingTopN)
     assert node.stored_columns(query.used_columns[node]) == ("at",)
     assert not node.keeps_timestamps
+    flow = Flow("g")
+    best(sums(flow), order="total").write("out", KafkaTopic("out"))
+    (query,) = plan_flow(flow).live_queries
+    changes = query.operators[-3]
+    assert isinstance(changes, ChangelogNormalize)
+    assert query.used_columns[changes] == {"shop", "total", "_flowcore_change"}
 
 
 def test_ranks_can_be_buffered() -> None:
