@@ -147,7 +147,7 @@ OPERATORS = {
     "sessions": lambda: by_column(windows(assigner=SessionWindows(5), allowed_lateness_ms=6)),
     "records": lambda: by_record(windows(assigner=SlidingWindows(12, 4), allowed_lateness_ms=6)),
     "expiring": lambda: by_record(windows(assigner=GlobalWindows(), trigger=Count(1), ttl_ms=30)),
-    "groups": lambda: by_column(windows(assigner=GlobalWindows(), trigger=Count(1), ttl_ms=30)),
+    "running": lambda: by_column(windows(assigner=GlobalWindows(), trigger=Count(1), ttl_ms=30)),
     "process": process,
     "seen": lambda: Deduplication(
         keys=("user",), within_ms=20, time="event", timestamp="t", rows=ROWS, passed=("user", "t", "v")
