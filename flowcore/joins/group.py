@@ -23,7 +23,7 @@ from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows, timestamps_of
 from flowcore.keyed.key_index import Ints, KeyIndex, factorize_keys, to_python_keys
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
-from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
+from flowcore.keyed.output_columns import DELETED, EMISSION, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 
 __all__ = ["LEFT", "RIGHT", "JoinConfig", "JoinGroup", "NewRows", "shift_times"]
 
@@ -92,6 +92,7 @@ class JoinConfig(KeyGroupOperator):
             fields.append(pa.field(name, self.rows.field(column).type))
         fields.append(pa.field(TIMESTAMP, pa.int64()))
         fields += [pa.field(DELETED, pa.bool_())] if self.retracts else []
+        fields += [pa.field(EMISSION, pa.int64())] if self.takes_retractions else []
         late = ((LATE_LEFT, self.late_left), (LATE_RIGHT, self.late_right))
         return {
             RESULTS: pa.schema(fields),
@@ -101,6 +102,11 @@ class JoinConfig(KeyGroupOperator):
     @property
     def retracts(self) -> bool:
         """Whether an unmatched row is emitted at once, and deleted when a partner arrives."""
+        return False
+
+    @property
+    def takes_retractions(self) -> bool:
+        """Whether rows of a side may be retracted. Each emitted row has a number in `EMISSION` then."""
         return False
 
     @property
@@ -130,7 +136,11 @@ class JoinGroup(KeyGroup, Generic[Config]):
         self._columns = (config.left, config.right)
         self._keeps = config.keeps_unmatched
         self._sides = tuple(
-            SideRows(self._stored_schema(columns), partial(config.last_partner_ms, side))
+            SideRows(
+                self._stored_schema(columns),
+                partial(config.last_partner_ms, side),
+                retractable=config.takes_retractions,
+            )
             for side, columns in enumerate(self._columns)
         )
         self._watermark_ms = MIN_TIMESTAMP_MS
@@ -151,8 +161,7 @@ class JoinGroup(KeyGroup, Generic[Config]):
             has_key &= rows.column(name).is_valid().to_numpy(zero_copy_only=False)
         for side, mine in enumerate((~is_right, is_right)):
             if self._keeps[side] and (without_key := mine & ~has_key).any():
-                alone = self._stored_columns(rows.filter(pa.array(without_key)), side)
-                self._emit_alone(side, alone, times_ms[without_key], out)
+                self._emit_without_key(side, rows.filter(pa.array(without_key)), times_ms[without_key], out)
         if not has_key.all():
             rows, is_right, times_ms = rows.filter(pa.array(has_key)), is_right[has_key], times_ms[has_key]
         if rows.num_rows:
@@ -209,27 +218,59 @@ class JoinGroup(KeyGroup, Generic[Config]):
         self._sides[side].add(new.codes[chosen], self._next_id, new.times_ms[chosen], part)
         self._next_id += len(chosen)
 
-    def _emit(self, left: pa.RecordBatch, right: pa.RecordBatch, times_ms: Ints, out: StepOutputs) -> None:
-        """Emit pairs, from the columns that are stored of each side; the key is that of the left."""
-        columns = [*left.columns, *right.columns[len(self._config.keys) :], *self._last_columns(times_ms)]
+    def _emit_without_key(self, side: int, rows: pa.RecordBatch, times_ms: Ints, out: StepOutputs) -> None:
+        """Emit rows without key of a side whose unmatched rows are kept."""
+        self._emit_alone(side, self._stored_columns(rows, side), times_ms, out)
+
+    def _emit(
+        self,
+        left: pa.RecordBatch,
+        right: pa.RecordBatch,
+        times_ms: Ints,
+        out: StepOutputs,
+        *,
+        deleted: bool = False,
+    ) -> None:
+        """Emit or delete pairs, from the columns that are stored of each side, with the key of the left."""
+        last = self._last_columns(times_ms, deleted)
+        columns = [*left.columns, *right.columns[len(self._config.keys) :], *last]
         out.rows(RESULTS, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _emit_alone(
-        self, side: int, rows: pa.RecordBatch, times_ms: Ints, out: StepOutputs, *, deleted: bool = False
+        self,
+        side: int,
+        rows: pa.RecordBatch,
+        times_ms: Ints,
+        out: StepOutputs,
+        *,
+        deleted: bool = False,
+        emissions: Ints | None = None,
     ) -> None:
-        """Emit or delete unmatched rows, from the columns that are stored."""
+        """Emit or delete unmatched rows, from the columns that are stored.
+
+        ``emissions`` are the numbers of `EMISSION`; None for the first one.
+        """
         keys = len(self._config.keys)
         mine = rows.columns[keys:]
         other = self._sides[1 - side].rows.schema
         nulls = [pa.nulls(rows.num_rows, field.type) for field in [*other][keys:]]
         values = [*mine, *nulls] if side == LEFT else [*nulls, *mine]
-        columns = [*rows.columns[:keys], *values, *self._last_columns(times_ms, deleted=deleted)]
+        columns = [*rows.columns[:keys], *values, *self._last_columns(times_ms, deleted, emissions)]
         out.rows(RESULTS, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
-    def _last_columns(self, times_ms: Ints, *, deleted: bool = False) -> list[pa.Array[Any]]:
+    def _last_columns(
+        self,
+        times_ms: Ints,
+        deleted: bool,
+        emissions: Ints | None = None,
+    ) -> list[pa.Array[Any]]:
         """The columns of emitted rows after those of both sides."""
-        changes = [pa.array(np.full(len(times_ms), deleted))] if self._config.retracts else []
-        return [self._timestamps(times_ms), *changes]
+        rows, columns = len(times_ms), [self._timestamps(times_ms)]
+        if self._config.retracts:
+            columns.append(pa.array(np.full(rows, deleted)))
+        if self._config.takes_retractions:
+            columns.append(pa.array(np.zeros(rows, np.int64) if emissions is None else emissions))
+        return columns
 
     def _remove_ended(self) -> None:
         """Remove the rows that have ended, and the keys without rows: also those that never had one."""

@@ -1,7 +1,8 @@
 """The stored rows of one side of a join, with an index by key and timestamp.
 
 A row is identified by its key and its id. It is written when it arrives and, if the match must be stored,
-again when it finds its first partner.
+again when it finds its first partner. Of rows that may be retracted, each change is written: that a row has a
+partner, that it has none any more, and that it was removed.
 
 Times are integer milliseconds since the epoch, UTC.
 """
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.content import CHANGES, REMOVED
 from flowcore.keyed.key_index import Ints
 
 __all__ = ["ID", "MATCHED", "TIME", "Matches", "SideRows"]
@@ -68,14 +70,20 @@ class SideRows:
     Args:
         schema: The columns of a row: those of its key as ``key0`` and so on, then others.
         last_partner_ms: From timestamps of rows to those of the last partners that they may have.
+        retractable: Rows may be removed, and lose their partners.
     """
 
-    def __init__(self, schema: pa.Schema, last_partner_ms: Callable[[Ints], Ints]) -> None:
+    def __init__(
+        self, schema: pa.Schema, last_partner_ms: Callable[[Ints], Ints], *, retractable: bool = False
+    ) -> None:
         self._schema = schema
+        self._retractable = retractable
         self._last_partner_ms = last_partner_ms
         self.rows: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=schema)
         self.codes, self._ids, self.times_ms, self._ends_ms = (np.empty(0, np.int64) for _ in range(4))
-        self._matched, self._unsaved = (np.empty(0, np.bool_) for _ in range(2))
+        self.changes: Ints = np.empty(0, np.int64)
+        """How often each row has found a first partner or lost the last one; odd if it has a partner."""
+        self._unsaved = np.empty(0, np.bool_)
         self._watermark_ms = MIN_TIMESTAMP_MS
         self._index: tuple[Ints, Ints, Ints] | None = None
 
@@ -88,8 +96,8 @@ class SideRows:
             count = rows.num_rows
             self._append(
                 rows,
-                (codes, np.arange(first_id, first_id + count), times_ms),
-                (np.zeros(count, np.bool_), np.ones(count, np.bool_)),
+                (codes, np.arange(first_id, first_id + count), times_ms, np.zeros(count, np.int64)),
+                np.ones(count, np.bool_),
             )
 
     def find(self, codes: Ints, first_ms: Ints, last_ms: Ints) -> Matches:
@@ -105,14 +113,28 @@ class SideRows:
 
     def match(self, places: Ints) -> Ints:
         """Mark rows as matched; return the rows that were unmatched before, which are written again."""
-        new: Ints = np.unique(places[~self._matched[places]])
-        self._matched[new] = True
-        self._unsaved[new] = True
+        new: Ints = np.unique(places[~self.has_partner(places)])
+        self._change(new)
         return new
+
+    def unmatch(self, places: Ints) -> None:
+        """Mark matched rows as rows without partner; they are written again."""
+        self._change(places)
+
+    def has_partner(self, places: Ints | slice) -> _Flags:
+        """Whether rows are marked as matched; a removed row is."""
+        return np.asarray(self.changes[places] % 2 == 1)
 
     def unmatched(self, first: int) -> Ints:
         """The places of rows without partner, from a place on."""
-        return first + np.flatnonzero(~self._matched[first:])
+        return first + np.flatnonzero(~self.has_partner(slice(first, None)))
+
+    def remove(self, places: Ints) -> None:
+        """Remove rows: they are not found any more, and it is written that they are gone."""
+        self.changes[places] = REMOVED
+        self._unsaved[places] = True
+        self._ends_ms[places] = MIN_TIMESTAMP_MS
+        self._index = None
 
     def end(self, watermark_ms: int) -> Ints:
         """End the rows that can have no partner any more; return the places of the unmatched rows.
@@ -121,7 +143,7 @@ class SideRows:
         """
         before = self._has_ended()
         self._watermark_ms = watermark_ms
-        (places,) = np.nonzero(self._has_ended() & ~before & ~self._matched)
+        (places,) = np.nonzero(self._has_ended() & ~before & ~self.has_partner(slice(None)))
         found: Ints = places[np.argsort(self.times_ms[places], kind="stable")]
         return found
 
@@ -144,8 +166,8 @@ class SideRows:
         self._keep(self.times_ms > expired_ms)
 
     def remove_ended(self) -> None:
-        """Remove the rows that have ended, if they are more than half."""
-        ended = self._has_ended()
+        """Free the places of the rows that have ended, if they are more than half."""
+        ended = self._has_ended() & ~(self._is_removed() & self._unsaved)
         if 2 * int(ended.sum()) > len(self):
             self._keep(~ended)
 
@@ -154,8 +176,8 @@ class SideRows:
         self.codes, self._index = numbers[self.codes], None
 
     def take_unsaved(self) -> pa.RecordBatch:
-        """The stored form of the rows that changed since the last call and have not ended."""
-        found = self._stored(self._unsaved & ~self._has_ended())
+        """The stored form of rows that changed since the last call, without those that have ended since."""
+        found = self._stored(self._unsaved & (~self._has_ended() | self._is_removed()))
         self._unsaved[:] = False
         return found
 
@@ -168,22 +190,21 @@ class SideRows:
         """Add stored rows; of several with one key and id the last one counts."""
         for numbers, table in zip(codes, tables, strict=True):
             ids, times_ms = table.column(ID).to_numpy(), table.column(TIME).to_numpy()
-            matched = table.column(MATCHED).to_numpy(zero_copy_only=False)
+            changes = table.column(CHANGES if self._retractable else MATCHED)
+            counted = changes.to_numpy(zero_copy_only=False).astype(np.int64)
             saved = np.zeros(table.num_rows, np.bool_)
-            self._append(table.select(self._schema.names), (numbers, ids, times_ms), (matched, saved))
+            self._append(table.select(self._schema.names), (numbers, ids, times_ms, counted), saved)
         order = np.lexsort((np.arange(len(self)), self._ids, self.codes))
         codes_in_order, ids_in_order = self.codes[order], self._ids[order]
         last = np.ones(len(self), np.bool_)
         last[order[:-1]] = (np.diff(codes_in_order) != 0) | (np.diff(ids_in_order) != 0)
-        self._keep(last)
+        self._keep(last & ~self._is_removed())
 
-    def _append(
-        self, rows: pa.RecordBatch, numbers: tuple[Ints, Ints, Ints], flags: tuple[_Flags, _Flags]
-    ) -> None:
-        before = (self.codes, self._ids, self.times_ms)
-        self.codes, self._ids, self.times_ms = map(_concat, before, numbers)
-        self._ends_ms = _concat(self._ends_ms, self._last_partner_ms(numbers[-1]))
-        self._matched, self._unsaved = map(_concat, (self._matched, self._unsaved), flags)
+    def _append(self, rows: pa.RecordBatch, numbers: tuple[Ints, Ints, Ints, Ints], unsaved: _Flags) -> None:
+        before = (self.codes, self._ids, self.times_ms, self.changes)
+        self.codes, self._ids, self.times_ms, self.changes = map(_concat, before, numbers)
+        self._ends_ms = _concat(self._ends_ms, self._last_partner_ms(numbers[2]))
+        self._unsaved = _concat(self._unsaved, unsaved)
         self.rows = concat_batches([self.rows, rows])
         self._index = None
 
@@ -191,10 +212,18 @@ class SideRows:
         """Places by key and time, the distinct times, and for each place a number that sorts like it."""
         if self._index is None:
             times_ms, rank = np.unique(self.times_ms, return_inverse=True)
-            numbers = self.codes * (len(times_ms) + 1) + rank
+            (places,) = np.nonzero(~self._is_removed())
+            numbers = (self.codes * (len(times_ms) + 1) + rank)[places]
             order = np.argsort(numbers, kind="stable")
-            self._index = order, times_ms, numbers[order]
+            self._index = places[order], times_ms, numbers[order]
         return self._index
+
+    def _change(self, places: Ints) -> None:
+        self.changes[places] += 1
+        self._unsaved[places] = True
+
+    def _is_removed(self) -> _Flags:
+        return np.asarray(self.changes == REMOVED)
 
     def _has_ended(self) -> _Flags:
         ended: _Flags = self._ends_ms <= self._watermark_ms
@@ -204,17 +233,17 @@ class SideRows:
         if not which.all():
             numbers = self.codes, self._ids, self.times_ms, self._ends_ms
             self.codes, self._ids, self.times_ms, self._ends_ms = (each[which] for each in numbers)
-            self._matched, self._unsaved = self._matched[which], self._unsaved[which]
+            self.changes, self._unsaved = self.changes[which], self._unsaved[which]
             self.rows = self.rows.filter(pa.array(which))
             self._index = None
 
     def _stored(self, which: _Flags) -> pa.RecordBatch:
-        rows = self.rows.filter(pa.array(which))
+        rows, changes = self.rows.filter(pa.array(which)), self.changes[which]
         columns: dict[str, pa.Array[Any]] = {
             ID: pa.array(self._ids[which]),
             **dict(zip(rows.schema.names, rows.columns, strict=True)),
             TIME: pa.array(self.times_ms[which]),
-            MATCHED: pa.array(self._matched[which]),
+            **({CHANGES: pa.array(changes)} if self._retractable else {MATCHED: pa.array(changes == 1)}),
         }
         return pa.record_batch(columns)
 

@@ -25,8 +25,9 @@ from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns
 from flowcore.keyed.plain import from_plain
 
 __all__ = [
-    "BUFFER", "GONE", "ROW_KEY", "TOUCHED", "StateContent", "StoredSchemas", "read_content", "read_ended_ms",
-    "read_entries", "read_expired_ms", "read_tables", "select_operator", "split_layout",
+    "BUFFER", "CHANGES", "GONE", "REMOVED", "ROW_KEY", "TOUCHED", "StateContent", "StoredSchemas",
+    "read_content", "read_ended_ms", "read_entries", "read_expired_ms", "read_tables", "select_operator",
+    "split_layout",
 ]  # fmt: skip
 
 BUFFER = "buffer"
@@ -37,6 +38,9 @@ GONE = "@gone"
 """The last column of the rows of groups: true where a row was removed."""
 ROW_KEY = "@row"
 """The prefix of the columns that identify a row in its group, in ``@row0``, ``@row1`` and so on."""
+CHANGES, REMOVED = "@changes", -1
+"""The column of joined rows that may be retracted, with how often they found or lost partners; and its value
+of a row that was removed."""
 
 _BUFFERED = re.compile(r"(?:(.*); )?latest by (.*?): ", re.DOTALL)
 _TABLES = re.compile(
@@ -158,6 +162,8 @@ def read_tables(header: Mapping[str, Any], pieces: Sequence[bytes], keys: int) -
             table = table.filter(pa.array(kept))
         if name == "grouped":
             table = table.filter(pc.invert(table.column(GONE)))
+        if CHANGES in columns:
+            table = table.filter(pa.array(table.column(CHANGES).to_numpy() != REMOVED))
         if name in ("ranked", "running"):
             table = table.filter(pa.array(table.column(TOUCHED).to_numpy() > read_expired_ms(header)))
         tables[name] = table.sort_by(columns[0]) if name in ("panes", "refirings") else table

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 __all__ = [
-    "DELETED", "END", "FIRING", "IS_LATE", "LATE", "LATE_LEFT", "LATE_RIGHT", "ORDINAL", "RESULTS", "START",
-    "TIMESTAMP", "WINDOW_FIELDS",
+    "DELETED", "EMISSION", "END", "FIRING", "IS_LATE", "LATE", "LATE_LEFT", "LATE_RIGHT", "ORDINAL",
+    "RESULTS", "START", "TIMESTAMP", "WINDOW_FIELDS",
 ]  # fmt: skip
 
 RESULTS = "results"
@@ -30,6 +30,9 @@ WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (
 
 DELETED = "@deleted"
 """True where a row deletes an earlier one, in the results of operators that take rows back."""
+
+EMISSION = "@emission"
+"""How often a join has emitted the same unmatched row before, after it had deleted it."""
 
 ORDINAL = "@ordinal"
 """The position of an output among the outputs of one call."""

@@ -3,7 +3,7 @@
 It keeps the last row of each key. A new row is emitted as an insertion, and the row that it replaces is
 emitted before it as a retraction. Of several rows of a key in one call only the last one counts. A deletion,
 which is a row with a true flag, only retracts. A row that was not replaced within the time to live is
-retracted, too.
+retracted, too, or only forgotten.
 
 Source: Flink's ChangelogNormalize, from an upsert stream to one with ``UPDATE_BEFORE`` and ``UPDATE_AFTER``.
 """
@@ -35,6 +35,7 @@ class Changelog(Ranking):
 
     Attributes:
         deleted: The column that is true where a row deletes its key; None if no row does.
+        retracts_expired: A row is retracted at the end of its time to live.
     """
 
     n: int = 1
@@ -42,6 +43,7 @@ class Changelog(Ranking):
     newest_first: bool = True
     timestamp: str | None = None
     deleted: str | None = None
+    retracts_expired: bool = True
 
     @property
     def stored(self) -> Sequence[str]:
@@ -63,12 +65,13 @@ class ChangelogGroup(RankingGroup):
     def __init__(self, config: Changelog) -> None:
         super().__init__(config)
         self._deleted = config.deleted
+        self._retracts_expired = config.retracts_expired
         self._gone: dict[Any, None] = {}
         """The keys whose row is a deletion."""
 
     def _expire(self, keys: Sequence[Any], out: StepOutputs) -> None:
-        """Retract the rows of keys that expire."""
-        if keys:
+        """Retract the rows of keys that expire, if they are not only forgotten."""
+        if keys and self._retracts_expired:
             found = [self._places[key] for key in keys]
             self._emit_changes(self._rows.take(np.concatenate(found)), RETRACTED, out)
 
