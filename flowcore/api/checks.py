@@ -5,7 +5,7 @@ Each raises `PlanError` with the operator's name.
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from types import EllipsisType
 from typing import NoReturn
@@ -127,9 +127,15 @@ def require_join(
         refuse(f"operator {name!r}: how={how!r}: {why}; pass one of {', '.join(allowed)}")
 
 
-def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
-    """Check that both sides of a join share only the columns joined on."""
-    used = {column.lower() for _, column in pairs}
+def require_unambiguous(
+    left: Operator,
+    right: Operator,
+    name: str,
+    pairs: Sequence[tuple[str, str]],
+    hidden: Collection[str] = (),
+) -> None:
+    """Check that both sides of a join share only the columns joined on, and those that are hidden."""
+    used = {column.lower() for _, column in pairs}.union(hidden)
     known = {column.lower() for column in left.columns}
     both = [c for c in right.columns if c.lower() in known and c.lower() not in used]
     if both:

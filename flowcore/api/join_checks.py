@@ -13,7 +13,11 @@ from flowcore.api.updating_rows import find_origin, find_replacing, replaces_by_
 from flowcore.api.window_checks import find_missing_watermarks
 from flowcore.durations import MILLISECOND, show_given
 
-__all__ = ["interval_ms", "load_ms", "require_backward", "require_stream_join"]
+__all__ = ["ReplacedRows", "interval_ms", "load_ms", "require_backward", "require_stream_join"]
+
+
+ReplacedRows = Literal["refused", "newest", "retracted"]
+"""What a join does with records that replace earlier ones."""
 
 
 def require_stream_join(
@@ -24,11 +28,13 @@ def require_stream_join(
     allowed: Sequence[str],
     *,
     needs: Literal["watermarks", "timestamps"] | None,
-    newest: bool,
+    replaced: ReplacedRows,
 ) -> None:
-    """Check that both sides are streams with final records, and have what the join needs of event time.
+    """Check that both sides are streams with records as the join needs them, and have its event time.
 
-    If ``newest`` only the newest right record of a key counts, so that right ones may replace each other.
+    Args:
+        replaced: Records that replace earlier ones are refused; or the ``newest`` right record of a key
+            counts, so that right ones may replace each other; or the join takes replaced ones back.
     """
     if left.bounded or right.bounded:
         ends = left if left.bounded else right
@@ -47,11 +53,12 @@ def require_stream_join(
             f"{', '.join(allowed)}"
         )
     for side in (left, right):
-        newest_counts = newest and side is right and (replaces_by_key(side) or not side.updating)
-        if find_replacing(side) is not None and not newest_counts:
+        newest = replaced == "newest" and side is right and (replaces_by_key(side) or not side.updating)
+        if find_replacing(side) is not None and not newest and replaced != "retracted":
             refuse(
                 f"operator {name!r}: records of {side.name!r} replace earlier ones: each of them would be "
-                f"joined as one more record; join {find_origin(side)}"
+                f"joined as one more record; join {find_origin(side)}, or use join(..., ttl=), which takes "
+                "replaced ones back"
             )
         if needs is None:
             continue

@@ -1,6 +1,6 @@
 """Streams: joins with another stream."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import Any, Literal, Self, get_args
@@ -13,21 +13,22 @@ from flowcore.api.operators import (
     JoinAsOf,
     JoinInterval,
     JoinLatest,
-    JoinRegular,
     JoinType,
     JoinWindow,
-    MapBatches,
     Operator,
 )
+from flowcore.api.regular_join import build_regular_join, find_own_columns
 from flowcore.api.resolution import resolve_join
-from flowcore.api.stateful import IS_DELETED, LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
-from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, ROW_ID, StreamJoinType
+from flowcore.api.stateful import LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
+from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, StreamJoinType
 from flowcore.api.updating_rows import find_replacing, require_replaced
 from flowcore.api.window_assigners import Tumbling, build_assigner
 from flowcore.windows import TumblingWindows
 from flowcore.windows.config import LateRecords
 
 __all__ = ["JoiningStream"]
+
+_Hidden = tuple[Collection[str], Collection[str]]
 
 
 class JoiningStream(KeyedStream):
@@ -68,10 +69,13 @@ class JoiningStream(KeyedStream):
         name = name or self.graph.free_name("join")
         if not left.bounded and not right.bounded:
             ttl_ms = checks.ttl_ms(name, checks.require_ttl(name, ttl))
-            fields = self._join_fields(other, name, on, how, get_args(JoinType), attributes, needs=None)
-            if how not in ("inner", "semi"):
-                fields |= _changing_rows(name, fields["columns"], left, right)
-            return self.append(JoinRegular(**fields, ttl_ms=ttl_ms))
+            fields = self._join_fields(
+                other, name, on, how, get_args(JoinType), attributes, needs=None, replaced="retracted"
+            )
+            *changes, join = build_regular_join(fields, ttl_ms)
+            for each in changes:
+                self.append(each)
+            return self.append(join)
         checks.require_join(left, right, name, how, ttl)
         fields = self._pair_fields(other, name, on, how, attributes)
         fields["key"] = left.key if find_replacing(left) is not None else None
@@ -230,7 +234,7 @@ class JoiningStream(KeyedStream):
         name = name or self.graph.free_name("join_latest")
         fields = self._join_fields(
             other, name, on, how, ("inner", "left"), attributes,
-            needs="timestamps" if load is None else "watermarks", newest=True,
+            needs="timestamps" if load is None else "watermarks", replaced="newest",
         )  # fmt: skip
         if other.operator.updating:
             fields |= _replaced_rows(name, fields, other.operator)
@@ -265,16 +269,24 @@ class JoiningStream(KeyedStream):
         attributes: Attributes | None,
         *,
         needs: Literal["watermarks", "timestamps"] | None = "watermarks",
-        newest: bool = False,
+        replaced: join_checks.ReplacedRows = "refused",
     ) -> dict[str, Any]:
         """The fields of a join of two unbounded streams; ``allowed`` are the kinds that it supports."""
         join_checks.require_stream_join(
-            self.operator, other.operator, name, how, allowed, needs=needs, newest=newest
+            self.operator, other.operator, name, how, allowed, needs=needs, replaced=replaced
         )
         self._require_same_flow(other, name)
         pairs = resolve_join(self.operator, other.operator, name, on)
         type_checks.require_same_types(self.operator, other.operator, name, pairs)
-        fields = self._pair_fields(other, name, on, how, attributes)
+        hidden: _Hidden = ((), ())
+        if replaced == "retracted":
+            joined = zip(*pairs, strict=True)
+            left, right = (
+                find_own_columns(side).difference(map(str.lower, used))
+                for side, used in zip((self.operator, other.operator), joined, strict=True)
+            )
+            hidden = left, right
+        fields = self._pair_fields(other, name, on, how, attributes, hidden=hidden)
         by = tuple(column for column, _ in fields["on"])
         checks.require_distinct(name, by)
         return {**fields, "by": by}
@@ -286,16 +298,18 @@ class JoiningStream(KeyedStream):
         on: str | Sequence[str] | Mapping[str, str],
         how: str,
         attributes: Attributes | None,
+        *,
+        hidden: _Hidden = ((), ()),
     ) -> dict[str, Any]:
-        """The fields of any join with another stream."""
+        """The fields of any join with another stream, without the columns that are hidden of each side."""
         left, right = self.operator, other.operator
         self._require_same_flow(other, name)
         pairs = resolve_join(left, right, name, on)
         type_checks.require_comparable(left, right, name, pairs)
-        columns = left.columns
+        columns = tuple(each for each in left.columns if each.lower() not in hidden[0])
         if how not in ("semi", "anti"):
-            checks.require_unambiguous(left, right, name, pairs)
-            used = {column.lower() for _, column in pairs}
+            checks.require_unambiguous(left, right, name, pairs, {*hidden[0], *hidden[1]})
+            used = {column.lower() for _, column in pairs}.union(hidden[1])
             columns += tuple(each for each in right.columns if each.lower() not in used)
         fields = self._fields(name, attributes, inputs=(left, right), columns=columns)
         return {**fields, "on": pairs, "how": how}
@@ -312,17 +326,3 @@ def _replaced_rows(name: str, fields: Mapping[str, Any], right: Operator) -> dic
         )
     columns = tuple(column for column in fields["columns"] if column != replaced.deleted)
     return {"columns": columns, "deleted": replaced.deleted}
-
-
-def _changing_rows(name: str, columns: tuple[str, ...], left: Operator, right: Operator) -> dict[str, Any]:
-    """The fields of a join whose unmatched rows are deleted when a partner arrives."""
-    for side in (left, right):
-        batches = next((each for each in side.upstream if isinstance(each, MapBatches)), None)
-        if batches is not None:
-            checks.refuse(
-                f"operator {name!r}: records of {batches.name!r} have no id: it would not be known which row "
-                "a partner deletes; use flat_map, or how='inner'"
-            )
-    found = (*columns, ROW_ID, IS_DELETED)
-    checks.require_distinct(name, found)
-    return {"columns": found, "key": (ROW_ID,), "updating": True}

@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from flowcore.api.connectors import ADDED_LATER
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace_each, trace_to_all
@@ -36,6 +37,7 @@ class ChangelogNormalize(_Retraction):
         by: The key under which a row replaces an earlier one.
         deleted: The column that is true where a row deletes its key; None if no row does.
         ttl_ms: The time after which a row that was not replaced is retracted; None for never.
+        retracts_expired: Such a row is retracted. If not, it is forgotten, as by the join that reads it.
     """
 
     state_kind: ClassVar[str] = "changelog"
@@ -43,6 +45,7 @@ class ChangelogNormalize(_Retraction):
     by: tuple[str, ...]
     deleted: str | None = None
     ttl_ms: int | None = None
+    retracts_expired: bool = field(default=True, metadata=ADDED_LATER)
     timestamp: Expression | None = None
     uses: tuple[str, ...] = ()
 
@@ -51,7 +54,8 @@ class ChangelogNormalize(_Retraction):
 
     def describe(self) -> str:
         deleted = "" if self.deleted is None else f", deletions where {self.deleted}"
-        kept = "" if self.ttl_ms is None else f", each {show_ms(self.ttl_ms)}"
+        each = "each" if self.retracts_expired else "each kept for"
+        kept = "" if self.ttl_ms is None else f", {each} {show_ms(self.ttl_ms)}"
         return f"changelog of {self.state_values()} by {', '.join(self.by) or 'nothing'}{deleted}{kept}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:
@@ -71,10 +75,14 @@ class ChangelogNormalize(_Retraction):
         if not self.by or self.ttl_ms is not None:
             return None
         keys = ", ".join(self.by)
+        why = f"if a row of a key of {keys} that is not replaced may be taken back"
         reader = self.name.removesuffix(".changes")
-        change = (
-            f"declare ttl= on {reader}, if a row of a key of {keys} that is not replaced may be taken back"
-        )
+        if not self.retracts_expired:
+            reader, why = (
+                reader.rpartition(".")[0],
+                f"a time after which a row of a key of {keys} has no partner",
+            )
+        change = f"declare ttl= on {reader}, {why}"
         return Decision("unbounded", (f"it keeps the last row of each key of {keys}",), (change,))
 
     def compiled(self) -> Decision:
@@ -88,7 +96,7 @@ class ChangelogNormalize(_Retraction):
 
     @property
     def emits_without_input(self) -> bool:
-        return self.ttl_ms is not None  # its rows expire
+        return self.ttl_ms is not None and self.retracts_expired
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -10,6 +10,7 @@ from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.event_time_operator import emitted_by_watermark
 from flowcore.api.expressions import Expression
 from flowcore.api.node import Operator, Origins, trace_each, trace_pairs
+from flowcore.api.retraction import CHANGE_COLUMN, ChangelogNormalize
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import (
     IS_DELETED,
@@ -35,7 +36,7 @@ __all__ = [
 
 StreamJoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
 ROW_ID = "row_id"
-"""The column before `IS_DELETED` in the output of a regular outer join: the key of a row."""
+"""The column before `IS_DELETED` in the output of an updating regular join: the key of a row."""
 JOIN_WINDOW_COLUMNS = ("window_start", "window_end")
 """The last columns of the output of a window join: TIMESTAMPs."""
 
@@ -308,8 +309,9 @@ class JoinLatest(StreamJoin):
 class JoinRegular(StreamJoin):
     """Partners may arrive at any time while both are kept.
 
-    If it emits unmatched records, they are deleted when a partner arrives: it is updating by `ROW_ID`, and
-    its last column `IS_DELETED` is true where a row is deleted.
+    If it emits unmatched records, they are deleted when a partner arrives. If an input is a changelog, rows
+    are deleted that are made of a row that is taken back. In both cases it is updating by `ROW_ID`, and its
+    last column `IS_DELETED` is true where a row is deleted.
 
     Attributes:
         ttl_ms: How long a record is kept after its arrival, in processing time; None for ever.
@@ -319,6 +321,25 @@ class JoinRegular(StreamJoin):
     has_timestamps = False
 
     ttl_ms: int | None
+
+    @property
+    def changelogs(self) -> tuple[ChangelogNormalize | None, ChangelogNormalize | None]:
+        """The inputs whose rows may be taken back."""
+        left, right = (each if isinstance(each, ChangelogNormalize) else None for each in self.inputs)
+        return left, right
+
+    def describe(self) -> str:
+        taken = [each.inputs[0].name for each in self.changelogs if each]
+        return StreamJoin.describe(self) + (f", takes rows of {' and '.join(taken)} back" if taken else "")
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        own = {ROW_ID, IS_DELETED} if self.updating else set()
+        named = (column for each in self.changelogs if each for column in (*each.by, CHANGE_COLUMN))
+        return {*StreamJoin.reads(self, {*used} - own), *named}
+
+    def side_columns(self, side: int, used: Collection[str]) -> list[str]:
+        own = {ROW_ID, IS_DELETED} if self.updating else set()
+        return [name for name in StreamJoin.side_columns(self, side, used) if name not in own]
 
     @property
     def partners(self) -> str:
@@ -331,7 +352,11 @@ class JoinRegular(StreamJoin):
         return f"it keeps the records of both sides {kept}"
 
     def state_values(self) -> str:
-        return f"rows of both sides, {self.how}, in processing time"
+        sides = zip(("left", "right"), self.changelogs, strict=True)
+        named = [
+            f" ({side} rows replaced by {', '.join(each.by) or 'nothing'})" for side, each in sides if each
+        ]
+        return f"rows of both sides, {self.how}, in processing time{''.join(named)}"
 
     def types(self) -> Mapping[str, str]:
         return join_types(self) | ({ROW_ID: "STRING", IS_DELETED: "BOOLEAN"} if self.updating else {})
@@ -340,6 +365,8 @@ class JoinRegular(StreamJoin):
         if not self.updating:
             return StreamJoin.own_emission(self)
         why = "an unmatched record is emitted at once, and deleted when its first partner arrives"
+        if any(self.changelogs):
+            why = "a row that is taken back deletes the rows that are made of it"
         return Decision("when a record arrives", (why,))
 
     def unbounded_state(self) -> Decision | None:
@@ -350,6 +377,11 @@ class JoinRegular(StreamJoin):
 
     def late_records(self) -> Decision | None:
         return None
+
+    def flush_obstacle(self) -> Obstacle:
+        return (
+            Obstacle("each row that it deletes counts") if self.updating else StreamJoin.flush_obstacle(self)
+        )
 
     def checkpoint_obstacle(self) -> Obstacle:
         return Obstacle("it emits a pair as soon as both records have arrived")

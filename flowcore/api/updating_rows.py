@@ -193,15 +193,19 @@ def require_final(node: Operator, name: str, instead: str) -> None:
         )
 
 
-def require_lasting_ranks(node: Operator, name: str) -> None:
-    """Check that no rank stays counted when its key is forgotten, for an aggregate without a time to live."""
+def require_lasting_ranks(node: Operator, name: str, *, expires: bool = True) -> None:
+    """Check that no rank stays counted when its key is forgotten, by an operator without a time to live.
+
+    Args:
+        expires: With a time to live it takes rows back at its end.
+    """
     ranked = _find_first(node)
     if isinstance(ranked, Ranked) and ranked.ttl_ms is not None and ranked.n > 1:
+        too = f"pass ttl= to {name!r}, too, which takes back what is not replaced for that time, or "
         refuse(
             f"operator {name!r}: {ranked.name!r} forgets a key after its ttl= without output, and the next "
-            "record of the key has rank 1: rows of its other ranks would be counted for ever; pass ttl= to "
-            f"{name!r}, too, which takes back what is not replaced for that time, or leave ttl= of "
-            f"{ranked.name!r} out"
+            "record of the key has rank 1: rows of its other ranks would be counted for ever; "
+            f"{too if expires else ''}leave ttl= of {ranked.name!r} out"
         )
 
 

@@ -41,8 +41,8 @@ class RetractingJoin(IntervalJoin):
 
     Attributes:
         change: The column that is above 0 where a row is inserted, and below 0 where it is retracted.
-        row_names: Of each side, the column with the text that names a row, which is also a column of
-            ``left`` or ``right``; None if the rows of the side are final.
+        row_names: Of ``left`` and ``right``, the column with the text that names a row; None if the rows of
+            the side are final.
     """
 
     change: str
@@ -85,9 +85,9 @@ class RetractingJoinGroup(IntervalJoinGroup):
         if name is None:
             super()._emit_without_key(side, rows, times_ms, out)
             return
-        numbers = factorize_keys([rows.column(name)], rows.num_rows)
-        first, last = numbers.first, _find_last(numbers.codes, len(numbers.first))
         stored = self._stored_columns(rows, side)
+        numbers = factorize_keys([stored.column(name)], rows.num_rows)
+        first, last = numbers.first, _find_last(numbers.codes, len(numbers.first))
         for chosen, deleted in (
             (first[~inserted[first] & ~inserted[last]], True),
             (last[inserted[last]], False),
@@ -125,7 +125,9 @@ class RetractingJoinGroup(IntervalJoinGroup):
         if name is None:
             return _SideChanges(np.empty(0, np.int64), np.empty(0, np.bool_), mine)
         stored = self._find_places(number, new.codes[mine])
-        names = pa.concat_arrays([side.rows.column(name).take(stored), new.rows.column(name).take(mine)])
+        names = pa.concat_arrays(
+            [side.rows.column(name).take(stored), new.rows.column(self._columns[number][name]).take(mine)]
+        )
         codes = pa.array(np.concatenate([side.codes[stored], new.codes[mine]]))
         numbers = factorize_keys([codes, names], len(names))
         last = _find_last(numbers.codes, len(numbers.first)) - len(stored)

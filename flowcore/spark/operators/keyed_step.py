@@ -92,6 +92,7 @@ class KeyedStep:
         spreads_null_keys: Records without key need no common key group.
         identifying: Columns that identify a record in its key: like those of the key, their values are equal
             in Spark and in Python.
+        row_name: A column that, if it is not null, decides about the key group of a record without key.
         compared: Columns whose values are compared in Python: a date or time that it lacks is null.
         result_key: The columns of its results of which a buffer keeps the latest, if the plan has one for it.
     """
@@ -108,6 +109,7 @@ class KeyedStep:
     record: str | None = None
     spreads_null_keys: bool = False
     identifying: Sequence[str] = ()
+    row_name: str | None = None
     compared: Sequence[str] = ()
     result_key: Sequence[str] | None = None
 
@@ -181,10 +183,8 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
     if node.needs_timestamps and not context.side_channels.untimed_sources.isdisjoint(find_origins([node])):
         record += f" AND {TIMESTAMP_MS} IS NOT NULL"
     key_group = key_group_text([texts[name] for name in step.keys], context.query.key_groups)
-    if step.spreads_null_keys and context.reads_topics:
-        has_key = " AND ".join(f"{texts[name]} IS NOT NULL" for name in step.keys)
-        spread = f"CAST(pmod(coalesce(partition, 0), {context.query.key_groups}) AS INT)"
-        key_group = f"CASE WHEN {has_key} THEN {key_group} ELSE {spread} END"
+    if step.spreads_null_keys:
+        key_group = _spread_null_keys(step, key_group, texts)
     operator = step.make(records, dead_letters)
     if step.result_key is not None and (flush := context.query.buffers.get(node)):
         buffer = make_buffer(flush, step.result_key, TIMESTAMP, operator.outputs[RESULTS], context)
@@ -200,6 +200,18 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
         packed=records if timed else others,
         dead_letters=dead_letters,
     )
+
+
+def _spread_null_keys(step: KeyedStep, key_group: str, texts: Columns) -> str:
+    """SQL text of a key group, with another one for records without key."""
+    key_groups = step.context.query.key_groups
+    has_key = " AND ".join(f"{texts[name]} IS NOT NULL" for name in step.keys)
+    cases = [f"WHEN {has_key} THEN {key_group}"]
+    if step.row_name is not None:
+        name = texts[step.row_name]
+        cases.append(f"WHEN {name} IS NOT NULL THEN {key_group_text([name], key_groups)}")
+    spread = f"CAST(pmod(coalesce(partition, 0), {key_groups}) AS INT)"
+    return f"CASE {' '.join(cases)} ELSE {spread if step.context.reads_topics else key_group} END"
 
 
 def make_buffer(

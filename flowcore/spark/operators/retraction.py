@@ -30,6 +30,8 @@ def prepare_changelog(
     kept = [*names, *([node.deleted] if node.deleted else [])]
     passed = {TIMESTAMP: RECORD_TIMESTAMP, **{name: name for name in context.coordinates}}
     passed |= {f"{PASSED}{name}": f"{PASSED}{name}" for name in names}
+    # A join keeps a row as long as its time to live, and not only until then: the row must be known as long.
+    ttl_ms = None if node.ttl_ms is None else node.ttl_ms + (not node.retracts_expired)
     return KeyedStep(
         node=node,
         context=context,
@@ -41,7 +43,8 @@ def prepare_changelog(
             rows=records,
             passed=passed,
             deleted=f"{PASSED}{node.deleted}" if node.deleted else None,
-            ttl_ms=node.ttl_ms,
+            ttl_ms=ttl_ms,
+            retracts_expired=node.retracts_expired,
         ),
         outputs={
             RESULTS: StepOutput(

@@ -2,7 +2,9 @@
 
 The records of both sides are in one frame and in one shuffle. A record has the columns of its own side, and a
 column that names the side. A window join is an interval join of rows whose time is the last millisecond of
-their window, and a regular join is one in processing time.
+their window, and a regular join is one in processing time. Rows that may be taken back have a text that names
+them, made of their key and of the key that is joined on: with another key it is another row, so that it does
+not matter in which order key groups emit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,7 @@ from flowcore.api.operators import (
     SideOutput,
     StreamJoin,
 )
+from flowcore.api.retraction import CHANGE_COLUMN
 from flowcore.api.stateful import IS_DELETED
 from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, ROW_ID
 from flowcore.elements import MAX_TIMESTAMP_MS
@@ -28,8 +31,10 @@ from flowcore.joins.asof import AsOfJoin
 from flowcore.joins.group import JoinConfig
 from flowcore.joins.interval import IntervalJoin
 from flowcore.joins.latest import LatestJoin
-from flowcore.keyed.output_columns import DELETED, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
+from flowcore.joins.retracting import RetractingJoin
+from flowcore.keyed.output_columns import DELETED, EMISSION, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
 from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS
 from flowcore.spark.frame.sql import displayable_timestamp, literal
 from flowcore.spark.operators.key_group_context import (
@@ -43,6 +48,8 @@ from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
 __all__ = ["prepare_stream_join"]
 
 _SIDE = f"{PREFIX}is_right"
+_ROW = f"{PREFIX}row"
+"""The column with the text that names a row of a side that may be taken back."""
 _WINDOW_LAST = f"{PREFIX}window_last_ms"
 _ONE_SIDED = ("semi", "anti")
 """The joins whose output has no right record."""
@@ -60,6 +67,7 @@ class _Side:
         late_columns: The columns that they use.
         columns: All columns that its records need besides the key: the physical ones by name.
         deleted: The one of these that is true where a record deletes its key; None if no record does.
+        row: SQL text that names a row that may be taken back; None if the rows are final.
     """
 
     branch: Branch
@@ -70,6 +78,12 @@ class _Side:
     late_columns: Sequence[str]
     columns: Mapping[str, str]
     deleted: str | None
+    row: str | None
+
+    @property
+    def row_name(self) -> str | None:
+        """The column with the names of its rows; None if they are final."""
+        return f"{self.prefix}{_ROW}" if self.row else None
 
 
 def prepare_stream_join(
@@ -83,6 +97,7 @@ def prepare_stream_join(
     for mine, theirs in node.on:
         _require_same_type(node, branched, left.branch, right.branch, mine, theirs)
         texts[mine] = left.branch.column(mine), right.branch.column(theirs)
+    texts |= _describe_changes(left, right)
     names = {name: next(branched.names) for name in texts}
     is_left, is_right = map(branched.is_in, branches)
     branched.set(
@@ -119,7 +134,19 @@ def prepare_stream_join(
         outputs=outputs,
         record=f"{names[_SIDE]} IS NOT NULL",
         spreads_null_keys=True,  # they join nothing
+        row_name=_ROW if left.row or right.row else None,
     )
+
+
+def _describe_changes(left: _Side, right: _Side) -> dict[str, tuple[str, str]]:
+    """SQL texts of whether a row is taken back, and of its name, for both sides, if some rows are."""
+    if not (left.row or right.row):
+        return {}
+    changes, names = (
+        [side.branch.column(CHANGE_COLUMN) if side.row else "1Y", side.row or "CAST(NULL AS STRING)"]
+        for side in (left, right)
+    )
+    return dict(zip((CHANGE_COLUMN, _ROW), zip(changes, names, strict=True), strict=True))
 
 
 def _give_ids(branched: BranchedFrame, branches: Sequence[Branch], context: KeyGroupContext) -> None:
@@ -138,6 +165,8 @@ def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGr
     deleted = node.deleted if number and isinstance(node, JoinLatest) else None
     results = node.side_columns(number, used[node]) if in_output else []
     own = {name.lower() for name in results}
+    changes = node.changelogs[number] if isinstance(node, JoinRegular) else None
+    named = dict.fromkeys((*changes.by, *(pair[number] for pair in node.on))) if changes else {}
     return _Side(
         branch=branch,
         prefix=f"{PREFIX}{('left', 'right')[number]}_",
@@ -149,6 +178,7 @@ def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGr
             name: now for name, now in branch.columns.items() if name.lower() in read | own or name == deleted
         },
         deleted=deleted,
+        row=key_text({name: branch.column(name) for name in named}) if changes else None,
     )
 
 
@@ -186,6 +216,7 @@ def _make_join(
         own = [f"{side.prefix}{name}" for name in kept]
         places = {f"{side.prefix}{name}": name for name in context.coordinates}
         stored.append({**dict(zip(own, own, strict=True)), **places} if side.in_output else {})
+        stored[-1] |= {side.row_name: _ROW} if side.row_name else {}
         late = (RECORD_TIMESTAMP, *(f"{side.prefix}{name}" for name in side.columns), *context.coordinates)
         rejected.append(late if side.late else ())
     drops = node.late == "drop"
@@ -208,7 +239,11 @@ def _make_join(
             return LatestJoin(**fields, load=node.load, ttl_ms=node.ttl_ms, deleted=deleted)
         case JoinRegular():
             ttl_ms = MAX_TIMESTAMP_MS if node.ttl_ms is None else node.ttl_ms
-            return IntervalJoin(**fields, before_ms=ttl_ms, after_ms=ttl_ms, time="processing")
+            fields |= {"before_ms": ttl_ms, "after_ms": ttl_ms, "time": "processing"}
+            if any(node.changelogs):
+                names = left.row_name, right.row_name
+                return RetractingJoin(**fields, change=CHANGE_COLUMN, row_names=names)
+            return IntervalJoin(**fields)
         case JoinInterval():
             return IntervalJoin(**fields, before_ms=node.before_ms, after_ms=node.after_ms)
         case _:
@@ -230,17 +265,23 @@ def _describe_pairs(node: StreamJoin, left: _Side, right: _Side, context: KeyGro
         ordinal = place[COORDINATE_PREFIX + RECORD_ORDINAL]
         return f"concat({origin}, CASE WHEN {ordinal} <> '0' THEN ':' || {ordinal} ELSE '' END)"
 
-    def row_id(found: Mapping[str, str]) -> str:
-        return ", '+', ".join(find_origin(side, found) for side in sides)
+    def find_row(side: _Side, found: Mapping[str, str]) -> str:
+        """A side's row within the key of a pair: the name of one that may be taken back."""
+        return f"coalesce({found[side.row_name]}, '')" if side.row_name else find_origin(side, found)
 
     def record_id(found: Mapping[str, str]) -> str:
-        # A row is emitted and deleted under different ids.
-        change = f", CASE WHEN {found[DELETED]} THEN ':-' ELSE '' END" if node.updating else ""
-        return f"concat({literal(f'{context.record_ids.states[node]}:')}, {row_id(found)}{change})"
+        origins = ", '+', ".join(find_origin(side, found) for side in sides)
+        # A row is emitted and deleted under different ids, also an unmatched one that is emitted again.
+        change = ""
+        if left.row or right.row:
+            change = f", CASE WHEN {found[EMISSION]} > 0 THEN concat(':again', {found[EMISSION]}) ELSE '' END"
+        change += f", CASE WHEN {found[DELETED]} THEN ':-' ELSE '' END" if node.updating else ""
+        return f"concat({literal(f'{context.record_ids.states[node]}:')}, {origins}{change})"
 
     def compute(found: Mapping[str, str]) -> Mapping[str, str]:
         if node.updating:
-            return {ROW_ID: f"concat({row_id(found)})"}
+            row = ", '+', ".join(find_row(side, found) for side in sides)
+            return {ROW_ID: f"concat({row})"}
         if not isinstance(node, JoinWindow):
             return {}
         end = f"({found[TIMESTAMP]} + 1)"

@@ -305,9 +305,6 @@ REFUSED_REGULAR: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
         lambda o, p: kept(o.map_batches(list, schema=ORDERS, name="made"), p, how="anti"),
         "records of 'made' have no id.*flat_map",
     ),
-    "replacing": (
-        lambda o, p: kept(o.aggregate(by="id", n="count(*)"), p), "replace earlier ones.*join the records",
-    ),
     "ttl of a table": (
         lambda o, _: kept(o, read(_flow(o), "table", PAYMENTS, until="latest", watermark=None)),
         "'table' is bounded.*leave ttl= out",

@@ -98,7 +98,7 @@ def test_the_newest_row_of_a_source_can_be_a_partner() -> None:
         (lambda f: shops(f).deduplicate(by="shop", within=HOUR), "first of a key would pass"),
         (lambda f: shops(f).sort_by_event_time(), "must not replace"),
         (lambda f: shops(f).union(shops(f, "more")), "counted again in a union"),
-        (lambda f: shops(f).join(live(f), on="shop", ttl=HOUR), "joined as one more record"),
+        (lambda f: shops(f).where("total > 1").join(orders(f), on="shop", ttl=HOUR), "make the condition a"),
         (lambda f: shops(f, watermark=monotonous()).join_latest(live(f), on="shop"), "one more record"),
         (
             lambda f: orders(f).select("shop AS at").join_latest(timed_shops(f), on={"at": "region"}),
@@ -113,7 +113,7 @@ def test_the_newest_row_of_a_source_can_be_a_partner() -> None:
             "'where_1' may drop or repeat some: .*; put the condition after the join$",
         ),
         (lambda f: orders(f).join_latest(timed_shops(f).drop("is_deleted"), on="shop"), "select it too"),
-        (lambda f: live(f).join_interval(shops(f), on="shop", before=HOUR, after=HOUR), "one more record"),
+        (lambda f: live(f).join_interval(shops(f), on="shop", before=HOUR, after=HOUR), "use join"),
         (lambda f: shops(f).write("out", Parquet("out")), "files cannot do"),
         (lambda f: shops(f).map(same, schema=SHOPS).aggregate(n="count(*)"), "does not have all of these"),
         (lambda f: shops(f).drop("is_deleted").aggregate(n="count(*)"), "what is deleted would still"),
