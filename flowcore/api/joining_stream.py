@@ -52,7 +52,8 @@ class JoiningStream(KeyedStream):
         timestamp, and a null in a column joined on equals nothing. If ``how`` has records without partner,
         they are emitted at once, and deleted when a partner arrives: the output is updating by its column
         ``row_id``, and the last column, ``is_deleted``, is true where a row is deleted. `write` makes a
-        tombstone of it.
+        tombstone of it. The same holds for every ``how`` if rows of a side replace or delete earlier rows:
+        the output is the join of the last rows.
 
         Args:
             on: Column, columns, or ``{left column: right column}`` that must be equal.
@@ -63,7 +64,8 @@ class JoiningStream(KeyedStream):
 
         Raises:
             PlanError: A column is unknown or on both sides, only the right side is unbounded, ``how``
-                needs the end of an unbounded side, or ``ttl`` is missing or has no meaning.
+                needs the end of an unbounded side, ``ttl`` is missing or has no meaning, or a row of an
+                unbounded side that replaces another one may be dropped.
         """
         left, right = self.operator, other.operator
         name = name or self.graph.free_name("join")
