@@ -84,11 +84,16 @@ def change(row: dict[str, Any], *, is_right: bool, updating: bool) -> dict[str, 
 
 @dataclass
 class Flow:
-    """A changelog of each updating side, and the key groups of a join."""
+    """A changelog of each updating side, and the key groups of a join.
+
+    Attributes:
+        has_unique_numbers: No two rows that it gets have one number, which is in the place of a record id.
+    """
 
     how: How
     updating: tuple[bool, bool]
     ttl_ms: int | None = None
+    has_unique_numbers: bool = True
     table: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     """The rows that were emitted and not deleted, by `row_id`."""
     ids: set[tuple[Any, ...]] = field(default_factory=set)
@@ -102,9 +107,9 @@ class Flow:
         self.changes = [StoredGroup(changelog) for _ in range(2)]
         self.groups = [StoredGroup(join(self.how, self.updating, self.ttl_ms)) for _ in range(GROUPS)]
 
-    def step(self, rows: list[Row], fate: str, clock_ms: int, *, calls: int = 1) -> None:
-        """Process rows, in so many calls of the join."""
-        found = []
+    def step(self, rows: list[Row], fate: str, clock_ms: int, *, calls: int = 1) -> list[Row]:
+        """Process rows, in so many calls of the join; return what it emits as rows of another one."""
+        found, emitted = [], list[Row]()
         for is_right, updating in enumerate(self.updating):
             mine = [row._asdict() for row in rows if row.is_right == bool(is_right)]
             if updating:
@@ -118,7 +123,8 @@ class Flow:
                 part = own[start * len(own) // calls : (start + 1) * len(own) // calls]
                 group.group.rows(pa.RecordBatch.from_pylist(part, schema=CHANGES), out)
             group.store(fate)
-            self._apply(row for _, batch in out.batches for row in batch.to_pylist())
+            emitted += self._apply(row for _, batch in out.batches for row in batch.to_pylist())
+        return emitted
 
     def _changelog(
         self, changes: StoredGroup, rows: list[dict[str, Any]], clock_ms: int, fate: str
@@ -129,20 +135,26 @@ class Flow:
         changes.store(fate)
         return [row for _, batch in out.batches for row in batch.to_pylist()]
 
-    def _apply(self, rows: Iterator[dict[str, Any]]) -> None:
+    def _apply(self, rows: Iterator[dict[str, Any]]) -> Iterator[Row]:
         """Each deletion is of a row that is there, with its columns; no record id repeats."""
         for row in rows:
             deleted, emission = row.pop(DELETED), row.pop(EMISSION)
             row_id = tuple(row.get(name) or row.get(column) for name, column in zip(NAMES, "lr", strict=True))
-            assert (row["l"], row.get("r"), emission, deleted) not in self.ids
-            self.ids.add((row["l"], row.get("r"), emission, deleted))
+            record_id = row["l"], row.get("r"), emission, deleted
+            assert not self.has_unique_numbers or record_id not in self.ids
+            self.ids.add(record_id)
             if deleted:
                 assert self.table.pop(row_id) == row
             else:
                 self.table[row_id] = row
+            yield Row(False, repr(row_id), row["key"], pair_number(row["l"], row.get("r")), deleted)
 
     def rows(self) -> Counter[tuple[Any, ...]]:
         return Counter((row["key"], row["l"], row.get("r")) for row in self.table.values())
+
+
+def pair_number(left: int | None, right: int | None) -> int:
+    return (left or 0) * 1000 + (right or 0)
 
 
 def _key_group(row: dict[str, Any]) -> int:
@@ -209,6 +221,28 @@ def test_the_rows_that_are_left_are_the_join_of_the_last_rows(
         clock_ms += lasts_ms
         arrived += rows
         assert flow.rows() == joined(how, *last_rows(arrived, updating))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(KINDS), st.sampled_from(KINDS), UPDATING, st.booleans(), histories())
+def test_a_join_takes_rows_of_another_join_back(
+    how: How, how_again: How, updating: tuple[bool, bool], updating_again: bool, history: Steps
+) -> None:
+    """The right rows of ``r`` are those of the second join."""
+    first, second = Flow(how, updating), Flow(how_again, (True, updating_again), has_unique_numbers=False)
+    arrived, others = list[Row](), list[Row]()
+    for rows, fate, _ in history:
+        mine = [row for row in rows if not (row.is_right and row.id == "r")]
+        more = [row for row in rows if row.is_right and row.id == "r"]
+        arrived += mine
+        others += more
+        second.step([*first.step(mine, fate, 1), *more], fate, 1)
+        left = [
+            Row(False, "", key, pair_number(*numbers), False)
+            for key, *numbers in joined(how, *last_rows(arrived, updating)).elements()
+        ]
+        _, right = last_rows(others, (True, updating_again))
+        assert second.rows() == joined(how_again, left, right)
 
 
 @settings(max_examples=100, deadline=None)
