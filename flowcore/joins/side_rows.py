@@ -166,8 +166,11 @@ class SideRows:
         self._keep(self.times_ms > expired_ms)
 
     def remove_ended(self) -> None:
-        """Free the places of the rows that have ended, if they are more than half."""
-        ended = self._has_ended() & ~(self._is_removed() & self._unsaved)
+        """Free the places of the rows that have ended, if they are more than half.
+
+        Rows that were removed must have been written: it is the first call of a step.
+        """
+        ended = self._has_ended()
         if 2 * int(ended.sum()) > len(self):
             self._keep(~ended)
 

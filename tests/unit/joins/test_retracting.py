@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.joins.retracting import RetractingJoin
+from flowcore.keyed import segments
 from flowcore.keyed.content import StoredSchemas, read_content
 from flowcore.keyed.inspection import _keys
 from flowcore.keyed.manifest import StateManifest
@@ -261,7 +262,7 @@ def test_state_has_the_last_rows_and_no_other(how: How, updating: tuple[bool, bo
     )
     for how_stored in ("delta", "snapshot"):
         shown: Counter[tuple[str, str]] = Counter()
-        entries = 0
+        entries = written = 0
         for group in flow.groups:
             group.store(how_stored)
             manifest = StateManifest(layout=group.config.layout, key_groups=GROUPS)
@@ -272,8 +273,10 @@ def test_state_has_the_last_rows_and_no_other(how: How, updating: tuple[bool, bo
             schemas = StoredSchemas(pa.schema([CHANGES.field("key")]), group.config.outputs[RESULTS])
             found = read_content(manifest.layout, manifest.header, group.pieces, schemas)
             entries += sum(content.keys.num_rows for content in found)
+            written += sum(rows.num_rows for piece in group.pieces for _, rows in segments.decode(piece))
         assert shown == expected
         assert entries == expected.total()
+    assert written == expected.total()
 
 
 @dataclass
