@@ -112,9 +112,9 @@ class DeduplicationGroup(KeyGroup):
         self._buckets: dict[int, dict[int, _Bucket]] = {}
         """By the step of their timestamps, and that of their arrival."""
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - emits nothing
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - emits nothing
         if self._config.time == "processing":
-            self._advance(clock_ms)
+            self._advance(processing_time_ms)
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Emit the records that repeat none, in order of arrival."""

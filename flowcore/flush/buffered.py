@@ -58,9 +58,9 @@ class _Group(KeyGroup):
         times = (self._inner.wake_ms, self._buffer.wake_ms)
         return min((time for time in times if time is not None), default=None)
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
-        self._buffer.advance_clock(clock_ms, out)
-        self._run(out, self._inner.advance_clock, clock_ms)
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
+        self._buffer.advance_processing_time(processing_time_ms, out)
+        self._run(out, self._inner.advance_processing_time, processing_time_ms)
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         self._run(out, self._inner.attributes, attributes)

@@ -78,7 +78,7 @@ class BufferGroup(KeyGroup):
         self._flushed = False
         """There was a flush since the last delta."""
         self._begun = False
-        self._clock_ms = self._last_input_ms = 0
+        self._processing_time_ms = self._last_input_ms = 0
         self._arrived = 0
         """Records since the last flush."""
         self._due_ms: int | None = None
@@ -94,20 +94,22 @@ class BufferGroup(KeyGroup):
         times_ms = (self._last_input_ms + self._operator.quiet_ms, due_ms, self._due_ms)
         return min(time_ms for time_ms in times_ms if time_ms is not None)
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
         """Flush if the interval has passed; the first interval begins now."""
         if not self._begun:
             self._begun = True
-            self._state.last_flush_ms = self._last_input_ms = clock_ms
-        self._clock_ms = clock_ms
-        is_due = self._state.is_due(self._config, clock_ms)
-        if self._config.is_enabled and (is_due or (self._due_ms is not None and clock_ms >= self._due_ms)):
+            self._state.last_flush_ms = self._last_input_ms = processing_time_ms
+        self._processing_time_ms = processing_time_ms
+        is_due = self._state.is_due(self._config, processing_time_ms)
+        if self._config.is_enabled and (
+            is_due or (self._due_ms is not None and processing_time_ms >= self._due_ms)
+        ):
             self._flush(out)
 
     def upstream_flushed(self, out: StepOutputs) -> None:  # noqa: ARG002 - it emits later
         """Flush soon, when what belongs to one flush has been gathered."""
         if self._config.gather_ms is not None and self._due_ms is None:
-            self._due_ms = self._clock_ms + self._config.gather_ms
+            self._due_ms = self._processing_time_ms + self._config.gather_ms
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """Flush where the backlog status changes, so that no record crosses the change."""
@@ -125,7 +127,7 @@ class BufferGroup(KeyGroup):
         while rows.num_rows:
             count = rows.num_rows if most is None else self._records.room(rows, most)
             if self._state.waiting_since_ms is None:
-                self._state.waiting_since_ms = self._clock_ms
+                self._state.waiting_since_ms = self._processing_time_ms
             self._arrived += count
             self._records.add(rows.slice(0, count))
             self._unsaved.add(rows.slice(0, count))
@@ -152,7 +154,7 @@ class BufferGroup(KeyGroup):
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """Flush for the checkpoint, or if no input has been available for long enough."""
         if not idle:
-            self._last_input_ms = self._clock_ms
+            self._last_input_ms = self._processing_time_ms
         if self._config.at_checkpoint or (self._config.is_enabled and self._has_nothing_available(idle=idle)):
             self._flush(out)
         out.gauges["buffered_records"] = len(self._records)
@@ -163,7 +165,7 @@ class BufferGroup(KeyGroup):
         """Everything except the records."""
         return {
             "rest": self._state.snapshot(),
-            "clock_ms": self._clock_ms,
+            "clock_ms": self._processing_time_ms,
             "heard_ms": self._last_input_ms,
             "came": self._arrived,
             "due_ms": self._due_ms,
@@ -185,7 +187,7 @@ class BufferGroup(KeyGroup):
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         self._begun = True
         self._state = BufferState.restore(header["rest"])
-        self._clock_ms, self._last_input_ms = header["clock_ms"], header["heard_ms"]
+        self._processing_time_ms, self._last_input_ms = header["clock_ms"], header["heard_ms"]
         self._arrived, self._due_ms = header["came"], header.get("due_ms")
         for piece in pieces:
             flushed, rows = _decode(piece, self._operator.rows)
@@ -201,7 +203,7 @@ class BufferGroup(KeyGroup):
     def _has_nothing_available(self, *, idle: bool) -> bool:
         if self._operator.quiet_ms is None:
             return not self._state.backlog
-        return idle and not 0 <= self._clock_ms - self._last_input_ms < self._operator.quiet_ms
+        return idle and not 0 <= self._processing_time_ms - self._last_input_ms < self._operator.quiet_ms
 
     def _control(self, element: Control, out: StepOutputs) -> None:
         if self._records:
@@ -211,7 +213,7 @@ class BufferGroup(KeyGroup):
 
     def _flush(self, out: StepOutputs) -> None:
         watermark = self._state.controls.get(Watermark)
-        controls, markers = self._state.flush(self._clock_ms)
+        controls, markers = self._state.flush(self._processing_time_ms)
         self._due_ms = None
         if not self._records:
             return

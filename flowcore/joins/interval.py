@@ -96,10 +96,10 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         self._expired_ms = MIN_TIMESTAMP_MS
         """In processing time: rows that came until then have expired, by the times to live so far."""
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
         if self._config.time == "processing":
             # More rows of this time can still arrive; a clock that was set back waits.
-            self._advance(max(clock_ms - 1, self._watermark_ms), out)
+            self._advance(max(processing_time_ms - 1, self._watermark_ms), out)
             self._expired_ms = max(self._expired_ms, self._watermark_ms - self._config.after_ms)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:

@@ -76,7 +76,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         super().__init__(config)
         self._loaded = config.load is None
         self._began_ms: int | None = None
-        self._clock_ms = MIN_TIMESTAMP_MS
+        self._processing_time_ms = MIN_TIMESTAMP_MS
         self._expired_ms = MIN_TIMESTAMP_MS
         """Right rows that came until then have expired, by the times to live so far."""
         self._held_ms = MIN_TIMESTAMP_MS
@@ -87,13 +87,13 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         """Whether left rows wait, and with them the watermarks and statuses downstream of them."""
         return not self._loaded
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
         """Load the right side if an earlier ``load`` waited for more than this one does."""
-        self._clock_ms = max(self._clock_ms, clock_ms)
+        self._processing_time_ms = max(self._processing_time_ms, processing_time_ms)
         if self._config.ttl_ms is not None:
-            self._expired_ms = max(self._expired_ms, self._clock_ms - self._config.ttl_ms)
+            self._expired_ms = max(self._expired_ms, self._processing_time_ms - self._config.ttl_ms)
         if self._began_ms is None:
-            self._began_ms = clock_ms
+            self._began_ms = processing_time_ms
         if self._is_loaded_at(self._held_ms):
             self._load_now(out)
         self._end_rows()
@@ -124,7 +124,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
             **super().header(),
             "backlog": self._backlog,
             "began_ms": self._began_ms,
-            "clock_ms": self._clock_ms,
+            "clock_ms": self._processing_time_ms,
             "deleted": self._config.deleted,
             "expired_ms": self._expired_ms,
             "held_ms": self._held_ms,
@@ -135,7 +135,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         }
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        self._began_ms, self._clock_ms = header["began_ms"], header["clock_ms"]
+        self._began_ms, self._processing_time_ms = header["began_ms"], header["clock_ms"]
         self._held_ms, self._loaded = header["held_ms"], header["loaded"]
         self._backlog = header["backlog"]
         super().restore(header, pieces)
@@ -146,7 +146,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
 
     def _times_of(self, rows: pa.RecordBatch) -> Ints:
         is_right = rows.column(self._config.side).to_numpy(zero_copy_only=False)
-        return np.where(is_right, self._clock_ms, super()._times_of(rows))
+        return np.where(is_right, self._processing_time_ms, super()._times_of(rows))
 
     def _join(self, new: NewRows, out: StepOutputs) -> None:
         self._add(RIGHT, new, np.flatnonzero(new.is_right))
@@ -180,7 +180,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
     def _emit_joined(self, codes: Ints, times_ms: Ints, left: pa.RecordBatch, out: StepOutputs) -> None:
         """Emit left rows with their current partners."""
         right = self._sides[RIGHT]
-        ends = np.full(len(codes), self._expired_ms + 1), np.full(len(codes), self._clock_ms)
+        ends = np.full(len(codes), self._expired_ms + 1), np.full(len(codes), self._processing_time_ms)
         places, found = right.find(codes, *ends).newest()
         if found.any():
             found &= ~self._are_deleted()[places]
@@ -194,7 +194,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         if self._loaded:
             self._sides[LEFT].end(MAX_TIMESTAMP_MS)
         right = self._sides[RIGHT]
-        right.end(self._clock_ms)
+        right.end(self._processing_time_ms)
         right.end_replaced()
         if self._config.deleted is not None and len(right):
             right.end_saved(self._are_deleted())

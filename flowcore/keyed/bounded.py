@@ -15,12 +15,12 @@ __all__ = ["run_on_bounded"]
 
 
 def run_on_bounded(
-    operator: KeyGroupOperator, batches: Iterable[pa.RecordBatch], *, clock_ms: int
+    operator: KeyGroupOperator, batches: Iterable[pa.RecordBatch], *, processing_time_ms: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """``(output, rows)``, in order, of one key group, or of several as if they were one.
 
     Args:
-        clock_ms: Processing time, which does not advance.
+        processing_time_ms: Processing time, which does not advance.
     """
     group: KeyGroup | None = None
     try:
@@ -28,7 +28,7 @@ def run_on_bounded(
             out = StepOutputs()
             if group is None:
                 group = operator.open()
-                group.advance_clock(clock_ms, out)
+                group.advance_processing_time(processing_time_ms, out)
                 group.attributes(RecordAttributes(backlog=True), out)
             group.rows(batch, out)
             yield from out.batches

@@ -50,7 +50,12 @@ class Exchange:
     runtimes: tuple[Runtime, ...]
 
     def step(
-        self, group: int, items: Iterable[Packed], clock_ms: int, store: GroupStore, cache: StateCache
+        self,
+        group: int,
+        items: Iterable[Packed],
+        processing_time_ms: int,
+        store: GroupStore,
+        cache: StateCache,
     ) -> ExchangeResult:
         """Process the input of a key group.
 
@@ -58,7 +63,7 @@ class Exchange:
 
         Args:
             items: Its input; empty if only processing time made the step necessary.
-            clock_ms: Processing time, the same for all groups of a batch, also when the batch is repeated.
+            processing_time_ms: The same for all groups of a batch, also when the batch is repeated.
 
         Raises:
             StateError: Another version wrote the state of an operator, or it has another layout.
@@ -76,9 +81,9 @@ class Exchange:
         for number, runtime in enumerate(self.runtimes):
             mine = [item for item in ordered if item.kind in _OWN and item.operator in (number, EVERY)]
             due_ms = manifests.get(runtime.name, {}).get("wake_ms")
-            if mine or decoded.of(runtime.sources) or (due_ms is not None and due_ms <= clock_ms):
+            if mine or decoded.of(runtime.sources) or (due_ms is not None and due_ms <= processing_time_ms):
                 own = OperatorStore(store, runtime.name, manifests)
-                steps.append((number, runtime.step(group, [*control, *mine], clock_ms, own, cache)))
+                steps.append((number, runtime.step(group, [*control, *mine], processing_time_ms, own, cache)))
         store.put_manifests(write_manifests(manifests))
         passing = [item.payload for item in ordered if item.kind == PackedKind.PASSING]
         return ExchangeResult(steps, passing, before_ms, _wake_ms(manifests.values()))

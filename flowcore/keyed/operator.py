@@ -105,9 +105,9 @@ class StepOutputs:
 class KeyGroup:
     """The state of one key group in memory; a base class.
 
-    In each step the runtime calls `advance_clock` once, then `attributes`, `rows`, `advance_watermark`,
-    `status` and `marker` in the order of the stream, then `finish`, then `delta` and `header`. After an
-    exception it discards the group and reads it from the store again.
+    In each step the runtime calls `advance_processing_time` once, then `attributes`, `rows`,
+    `advance_watermark`, `status` and `marker` in the order of the stream, then `finish`, then `delta` and
+    `header`. After an exception it discards the group and reads it from the store again.
     """
 
     emits_control: ClassVar[bool] = False
@@ -118,7 +118,7 @@ class KeyGroup:
         """The processing time at which a step is necessary even without input; None if there is none."""
         return None
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
         """Processing time advances."""
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:

@@ -88,7 +88,12 @@ class Runtime:
     max_cache_bytes: int | None = None
 
     def step(
-        self, group: int, items: Sequence[Packed], clock_ms: int, store: OperatorStore, cache: StateCache
+        self,
+        group: int,
+        items: Sequence[Packed],
+        processing_time_ms: int,
+        store: OperatorStore,
+        cache: StateCache,
     ) -> StepResult:
         """Process the input of a key group, with the arguments of `Exchange.step`.
 
@@ -103,18 +108,18 @@ class Runtime:
         state = self._state(manifest, store, cache.pop(self.query, group))
         with _without_collection():
             try:
-                event_time, backlog, out = self._process(state, manifest, items, clock_ms)
+                event_time, backlog, out = self._process(state, manifest, items, processing_time_ms)
             except FlowcoreError:
                 state = self._state(manifest, store, None)
                 if not state.isolate_failures():
                     raise
-                event_time, backlog, out = self._process(state, manifest, items, clock_ms)
+                event_time, backlog, out = self._process(state, manifest, items, processing_time_ms)
             self._write(manifest, state, store)
         manifest.header = state.header()
         manifest.event_time = event_time.snapshot()
         manifest.backlog = backlog.snapshot()
-        times = [time for time in (state.wake_ms, event_time.wake_ms(clock_ms)) if time is not None]
-        manifest.wake_ms = max(min(times), clock_ms + 1) if times else None
+        times = [time for time in (state.wake_ms, event_time.wake_ms(processing_time_ms)) if time is not None]
+        manifest.wake_ms = max(min(times), processing_time_ms + 1) if times else None
         for name, times_counted in out.counters.items():
             manifest.counters[name] = manifest.counters.get(name, 0) + times_counted
         store.put_manifest(manifest.encode())
@@ -146,7 +151,7 @@ class Runtime:
         return state
 
     def _process(
-        self, state: KeyGroup, manifest: StateManifest, items: Sequence[Packed], clock_ms: int
+        self, state: KeyGroup, manifest: StateManifest, items: Sequence[Packed], processing_time_ms: int
     ) -> tuple[WatermarkProgress, BacklogProgress, StepOutputs]:
         event_time, out = WatermarkProgress(self.sources), StepOutputs()
         event_time.restore(manifest.event_time)
@@ -156,7 +161,7 @@ class Runtime:
         backlog.restore(manifest.backlog)
         if self.emits_attributes:
             out.attributes(RecordAttributes(bool(backlog.backlog)))
-        state.advance_clock(clock_ms, out)
+        state.advance_processing_time(processing_time_ms, out)
         control = decode_control(
             tuple(sorted((item.channel, item.payload) for item in items if item.kind == PackedKind.CONTROL))
         ).of(self.sources)
@@ -174,7 +179,7 @@ class Runtime:
         self._release(state, rows, switches, out)
         for source, newest in control.newest.items():
             event_time.take(source, newest)
-        self._advance(state, event_time.poll(clock_ms), out)
+        self._advance(state, event_time.poll(processing_time_ms), out)
         for item in items:
             if item.kind == PackedKind.MARKER:
                 state.marker(item.marker, out)

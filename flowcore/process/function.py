@@ -112,9 +112,9 @@ class ProcessContext:
         return self._current.state.watermark_ms
 
     @property
-    def clock_ms(self) -> int:
+    def processing_time_ms(self) -> int:
         """The current processing time."""
-        return self._current.state.clock_ms
+        return self._current.state.processing_time_ms
 
     @property
     def is_backlog(self) -> bool:

@@ -98,12 +98,12 @@ class _Group(KeyGroup):
         times = (self._state.processing_timers.next_ms, self._state.expiries.next_ms)
         return min((time for time in times if time is not None), default=None)
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
         """Remove expired entries, then fire processing-time timers."""
-        before_ms = self._state.clock_ms
+        before_ms = self._state.processing_time_ms
         self._advances += 1
         with self._timer_calls("processing", out):
-            emissions = self._config.opened.advance_clock(self._state, clock_ms)
+            emissions = self._config.opened.advance_processing_time(self._state, processing_time_ms)
         self._rows.emit(emissions, out, lambda result: self._timer_text(result, "processing", before_ms))
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - emits nothing
@@ -190,7 +190,7 @@ class _Group(KeyGroup):
         """Times, how often they advanced, backlog status, and the layouts of states."""
         return {
             "watermark_ms": self._state.watermark_ms,
-            "clock_ms": self._state.clock_ms,
+            "clock_ms": self._state.processing_time_ms,
             "advances": self._advances,
             "backlog": self._state.backlog,
             "states": {name: each.layout for name, each in self._config.opened.declared.items()},
@@ -211,7 +211,7 @@ class _Group(KeyGroup):
         declared = self._config.opened.declared
         require_layouts(header.get("states", {}), declared)
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
-        self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
+        self._state.processing_time_ms = header.get("clock_ms", self._state.processing_time_ms)
         self._advances = header.get("advances", self._advances)
         self._state.backlog = header.get("backlog", self._state.backlog)
         self._rows.attributes = RecordAttributes(self._state.backlog)

@@ -99,17 +99,17 @@ class ProcessOperator:
                 self._on_timer(*due)
         return emissions
 
-    def advance_clock(self, state: ProcessState, clock_ms: int) -> ProcessEmissions:
+    def advance_processing_time(self, state: ProcessState, processing_time_ms: int) -> ProcessEmissions:
         """Advance processing time, which never goes back.
 
         Expired entries are removed before timers fire.
         """
         emissions = self.current.begin(state)
-        state.clock_ms = max(state.clock_ms, clock_ms)
-        while (expiring := state.expiries.next_due(state.clock_ms)) is not None:
+        state.processing_time_ms = max(state.processing_time_ms, processing_time_ms)
+        while (expiring := state.expiries.next_due(state.processing_time_ms)) is not None:
             (key, name), _ = expiring
             self._expire(state, key, name)
-        while (due := state.processing_timers.next_due(state.clock_ms)) is not None:
+        while (due := state.processing_timers.next_due(state.processing_time_ms)) is not None:
             self._on_timer(*due)
         return emissions
 
@@ -124,7 +124,7 @@ class ProcessOperator:
         while cell and ttl_ms is not None:
             entry = next(iter(cell))
             end_ms = cell[entry].used_ms + ttl_ms
-            if end_ms > state.clock_ms:
+            if end_ms > state.processing_time_ms:
                 state.expiries.add((key, name), end_ms)
                 return
             del cell[entry]

@@ -38,7 +38,7 @@ class ProcessState:
     """
 
     watermark_ms: int = MIN_TIMESTAMP_MS
-    clock_ms: int = 0
+    processing_time_ms: int = 0
     backlog: bool = False
     cells: dict[Any, dict[str, Cell]] = field(default_factory=dict)
     event_timers: TimerQueue[Any] = field(default_factory=TimerQueue)

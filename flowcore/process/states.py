@@ -91,10 +91,10 @@ class _State:
             cell[entry] = Entry(value, 0)
             return
         cell.pop(entry, None)  # entries are in order of expiry
-        cell[entry] = Entry(value, state.clock_ms)
+        cell[entry] = Entry(value, state.processing_time_ms)
         owner = (key, self.declaration.name)
         if not state.expiries.times_of(owner):
-            state.expiries.add(owner, state.clock_ms + ttl_ms)
+            state.expiries.add(owner, state.processing_time_ms + ttl_ms)
 
 
 class _OneValue(_State):

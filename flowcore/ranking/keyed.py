@@ -123,9 +123,9 @@ class RankingGroup(KeyGroup):
         first_ms = next(iter(self._touched_ms.values()), None)
         return None if first_ms is None else first_ms + (self._config.ttl_ms or 0)
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
         """Forget the keys that have had no row for longer than the time to live."""
-        self._now_ms = max(self._now_ms, clock_ms)
+        self._now_ms = max(self._now_ms, processing_time_ms)
         if self._config.ttl_ms is not None:
             self._expired_ms = max(self._expired_ms, self._now_ms - self._config.ttl_ms)
         expired = self._find_expired()

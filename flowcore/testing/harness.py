@@ -137,10 +137,10 @@ class _Harness(Generic[_E]):
         """End the input."""
         return self.watermark(MAX_TIMESTAMP_MS)
 
-    def move_clock(self, clock_ms: int) -> _E:
+    def move_clock(self, processing_time_ms: int) -> _E:
         """Set processing time."""
-        self.clock.move_to(clock_ms)
-        return self._keep(self._operator.advance_clock(self._state, clock_ms))
+        self.clock.move_to(processing_time_ms)
+        return self._keep(self._operator.advance_processing_time(self._state, processing_time_ms))
 
     def let_pass(self, length: timedelta) -> _E:
         """Advance processing time by a length of time."""
@@ -152,8 +152,8 @@ class _Harness(Generic[_E]):
         return watermark_ms
 
     def _read_clock(self) -> None:
-        if self.clock() > self._state.clock_ms:
-            self._keep(self._operator.advance_clock(self._state, self.clock()))
+        if self.clock() > self._state.processing_time_ms:
+            self._keep(self._operator.advance_processing_time(self._state, self.clock()))
 
     def _keep(self, seen: _E) -> _E:
         raise NotImplementedError
@@ -176,7 +176,7 @@ class WindowHarness(_Harness[windows.Emissions]):
         self.results: list[windows.WindowResult] = []
         self.late: list[windows.KeyedRecord] = []
         self._operator = windows.WindowOperator(config)
-        self._state = windows.WindowState(clock_ms=self.clock())
+        self._state = windows.WindowState(processing_time_ms=self.clock())
 
     def feed(self, *rows: Sequence[Any]) -> windows.Emissions:
         """Process records; if one is refused, none is processed.
@@ -201,7 +201,7 @@ class WindowHarness(_Harness[windows.Emissions]):
         """
         before, written = self._state, encode_windows(self._state.keys, self._state)
         self._state = windows.WindowState(
-            before.watermark_ms, before.clock_ms, before.dropped_records, before.backlog,
+            before.watermark_ms, before.processing_time_ms, before.dropped_records, before.backlog,
             ended_ms=self._operator.ended_ms(before),
         )  # fmt: skip
         self._operator = windows.WindowOperator(self.config)
@@ -212,7 +212,7 @@ class WindowHarness(_Harness[windows.Emissions]):
         state = self._state
         return {
             "watermark_ms": state.watermark_ms,
-            "clock_ms": state.clock_ms,
+            "clock_ms": state.processing_time_ms,
             "dropped_records": state.dropped_records,
             "backlog": state.backlog,
             "keys": [encode_window_key(key, each) for key, each in state.keys.items()],
@@ -258,7 +258,7 @@ class ProcessHarness(_Harness[process.ProcessEmissions]):
         self._operator = process.ProcessOperator(
             process.ProcessConfig(function=function, side_outputs=tuple(side_outputs))
         )
-        self._state = process.ProcessState(clock_ms=self.clock())
+        self._state = process.ProcessState(processing_time_ms=self.clock())
 
     def feed(self, *rows: Sequence[Any]) -> process.ProcessEmissions:
         """Process records, as one batch if the function takes batches.
@@ -289,7 +289,7 @@ class ProcessHarness(_Harness[process.ProcessEmissions]):
         function = copy.deepcopy(self._unopened)
         config = process.ProcessConfig(function=function, side_outputs=self._operator.config.side_outputs)
         self._operator = process.ProcessOperator(config)
-        self._state = process.ProcessState(before.watermark_ms, before.clock_ms, before.backlog)
+        self._state = process.ProcessState(before.watermark_ms, before.processing_time_ms, before.backlog)
         decode_keys(written, self._state, self._operator.declared)
 
     def snapshot(self) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class ProcessHarness(_Harness[process.ProcessEmissions]):
         state = self._state
         return {
             "watermark_ms": state.watermark_ms,
-            "clock_ms": state.clock_ms,
+            "clock_ms": state.processing_time_ms,
             "backlog": state.backlog,
             "keys": [encode_key(key, state) for key in keys_of(state)],
         }

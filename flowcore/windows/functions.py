@@ -58,7 +58,7 @@ class WindowContext:
     key: Any
     window: TimeWindow
     watermark_ms: int
-    clock_ms: int
+    processing_time_ms: int
     firing: int
     is_late: bool
     is_backlog: bool = False

@@ -67,7 +67,7 @@ class IsolatingWindowOperator(WindowOperator):
             before = None if present is None else copy_key(present, self.config)
             own = Emissions()
             try:
-                self._add(state, record, self._assign(record, state.clock_ms), own)
+                self._add(state, record, self._assign(record, state.processing_time_ms), own)
             except Exception as error:  # noqa: BLE001 - a user's function may raise anything
                 replace_key(state, record.key, before, self.config)
                 self.failed.append(FailedRecord(record, error))

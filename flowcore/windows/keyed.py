@@ -111,8 +111,11 @@ class _Group(KeyGroup):
     def wake_ms(self) -> int | None:
         return self._state.processing_timers.next_ms
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
-        self._emit(self._run(lambda windows: windows.advance_clock(self._state, clock_ms), out), out)
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
+        self._emit(
+            self._run(lambda windows: windows.advance_processing_time(self._state, processing_time_ms), out),
+            out,
+        )
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         if self._quiet is not None and self._isolating is None:
@@ -151,7 +154,7 @@ class _Group(KeyGroup):
         state = self._state
         return {
             "watermark_ms": state.watermark_ms,
-            "clock_ms": state.clock_ms,
+            "clock_ms": state.processing_time_ms,
             "backlog": state.backlog,
             "ended_ms": self._operator.ended_ms(state),
         }
@@ -169,7 +172,7 @@ class _Group(KeyGroup):
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
-        self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
+        self._state.processing_time_ms = header.get("clock_ms", self._state.processing_time_ms)
         self._state.backlog = header.get("backlog", self._state.backlog)
         self._state.ended_ms = max(self._state.ended_ms, read_ended_ms(header))
         for piece in pieces:

@@ -41,7 +41,7 @@ class WindowOperator:
             ElementError: A timestamp is outside of 64-bit time; nothing has changed.
             InvalidWindowError: The gap of a session is negative; nothing has changed.
         """
-        assigned = [(record, self._assign(record, state.clock_ms)) for record in records]
+        assigned = [(record, self._assign(record, state.processing_time_ms)) for record in records]
         seen = Emissions()
         for record, windows in assigned:
             self._add(state, record, windows, seen)
@@ -55,14 +55,14 @@ class WindowOperator:
         state.watermark_ms = watermark_ms
         return self._run_timers(state, "event", watermark_ms)
 
-    def advance_clock(self, state: WindowState, clock_ms: int) -> Emissions:
+    def advance_processing_time(self, state: WindowState, processing_time_ms: int) -> Emissions:
         """Advance processing time.
 
         A clock that goes back does not take processing time back: a window that has closed would be opened
         and fired again with the same record ids.
         """
-        state.clock_ms = max(state.clock_ms, clock_ms)
-        return self._run_timers(state, "processing", state.clock_ms)
+        state.processing_time_ms = max(state.processing_time_ms, processing_time_ms)
+        return self._run_timers(state, "processing", state.processing_time_ms)
 
     def ended_ms(self, state: WindowState) -> int:
         """Return the time up to which windows have ended, and records are late.
@@ -88,8 +88,8 @@ class WindowOperator:
                 self._handle_timer(handler, time_ms, state, opened, seen)
         return seen
 
-    def _assign(self, record: KeyedRecord, clock_ms: int) -> Sequence[TimeWindow]:
-        time_ms = clock_ms if self.config.time == "processing" else record.timestamp_ms
+    def _assign(self, record: KeyedRecord, processing_time_ms: int) -> Sequence[TimeWindow]:
+        time_ms = processing_time_ms if self.config.time == "processing" else record.timestamp_ms
         if time_ms is None:
             if self.config.assigner.bounded:
                 msg = (

@@ -47,8 +47,8 @@ class OpenPane:
         return self._all.watermark_ms
 
     @property
-    def clock_ms(self) -> int:
-        return self._all.clock_ms
+    def processing_time_ms(self) -> int:
+        return self._all.processing_time_ms
 
     def register_event_timer(self, time_ms: int) -> None:
         self.pane.event_timers.add(time_ms)
@@ -78,13 +78,13 @@ class OpenPane:
 
     def renew(self, timestamp_ms: int | None) -> None:
         """Begin the time to live anew, for a record that was added."""
-        life = self.pane.life or Lifetime(self.clock_ms, self.clock_ms, None)
-        self.pane.life = life.renew(self.clock_ms, timestamp_ms)
+        life = self.pane.life or Lifetime(self.processing_time_ms, self.processing_time_ms, None)
+        self.pane.life = life.renew(self.processing_time_ms, timestamp_ms)
 
     def has_ended(self) -> bool:
         """Whether the window ends at the timer that is due, unless its time to live has begun anew."""
         expires_ms = self._expires_ms()
-        return expires_ms is None or expires_ms <= self.clock_ms
+        return expires_ms is None or expires_ms <= self.processing_time_ms
 
     def delete_timers(self) -> None:
         """Delete all timers of the window, also the one at its end."""
@@ -135,7 +135,7 @@ class OpenPane:
             key=self.key,
             window=self.window,
             watermark_ms=self.watermark_ms,
-            clock_ms=self.clock_ms,
+            processing_time_ms=self.processing_time_ms,
             firing=self.pane.firings,
             is_late=is_late,
             is_backlog=self._all.backlog,

@@ -99,10 +99,10 @@ class Lifetime(NamedTuple):
     used_ms: int
     newest_ms: int | None
 
-    def renew(self, clock_ms: int, timestamp_ms: int | None) -> Lifetime:
+    def renew(self, processing_time_ms: int, timestamp_ms: int | None) -> Lifetime:
         """The times with another record."""
         known = [time_ms for time_ms in (self.newest_ms, timestamp_ms) if time_ms is not None]
-        return Lifetime(self.began_ms, clock_ms, max(known, default=None))
+        return Lifetime(self.began_ms, processing_time_ms, max(known, default=None))
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ class WindowState:
     """
 
     watermark_ms: int = MIN_TIMESTAMP_MS
-    clock_ms: int = 0
+    processing_time_ms: int = 0
     dropped_records: int = 0
     backlog: bool = False
     keys: dict[Any, KeyState] = field(default_factory=dict)

@@ -76,7 +76,7 @@ class TriggerContext(Protocol):
     def watermark_ms(self) -> int: ...
 
     @property
-    def clock_ms(self) -> int: ...
+    def processing_time_ms(self) -> int: ...
 
     def register_event_timer(self, time_ms: int) -> None:
         """Have `Trigger.on_event_time` called once the watermark reaches this time.
@@ -283,7 +283,7 @@ class _AtEnd(Never):
         return TriggerResult.FIRE if time_ms == context.window.last_ms else TriggerResult.CONTINUE
 
     def _now_ms(self, context: TriggerContext) -> int:
-        return context.watermark_ms if self.time == "event" else context.clock_ms
+        return context.watermark_ms if self.time == "event" else context.processing_time_ms
 
     def _register(self, context: TriggerContext, time_ms: int) -> None:
         if self.time == "event":
@@ -332,7 +332,7 @@ class _Continuous(_AtEnd):
         if self._has_end(context):
             # A dataclass with slots has no super() without arguments.
             result = _AtEnd.on_element(self, value, timestamp_ms, context)
-        first_ms = timestamp_ms if self.time == "event" else context.clock_ms
+        first_ms = timestamp_ms if self.time == "event" else context.processing_time_ms
         if not result.fires and context.state is None and first_ms is not None:
             self._schedule(first_ms - first_ms % self.interval_ms + self.interval_ms, context)
         elif context.state is not None and not self._has_end(context):

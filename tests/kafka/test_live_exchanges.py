@@ -213,7 +213,7 @@ class Quiet(KeyedProcessFunction):
 
     def process(self, record: Any, context: Any) -> Any:  # noqa: ARG002 - its signature
         self.count.set(self.count.get(0) + 1)
-        context.register_processing_timer(context.clock_ms + 100)
+        context.register_processing_timer(context.processing_time_ms + 100)
         return []
 
     def on_timer(self, time_ms: int, context: Any) -> Any:  # noqa: ARG002 - its signature

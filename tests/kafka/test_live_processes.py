@@ -54,7 +54,7 @@ class Alarm(KeyedProcessFunction):
 
     def process(self, _record: Mapping[str, Any], context: Any) -> None:
         self.bids.set(self.bids.get(0) + 1)
-        context.register_processing_timer(context.clock_ms + 300)
+        context.register_processing_timer(context.processing_time_ms + 300)
 
     def on_timer(self, _time_ms: int, context: Any) -> list[Mapping[str, Any]]:
         return [{"bidder": context.key, "bids": self.bids.get()}]

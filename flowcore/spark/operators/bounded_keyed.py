@@ -77,12 +77,12 @@ def apply_bounded(
     frame: DataFrame,
     *,
     key_groups: int,
-    clock_ms: int,
+    processing_time_ms: int,
     downstream: tuple[DownstreamChain, Sequence[ChainOutlet]] | None = None,
 ) -> KeyedOutputs:
     """Run an operator that compiles to the form ``"key-group"``.
 
-    Its functions see the constant processing time ``clock_ms``. ``downstream`` is a chain with its outlets.
+    Its functions see the constant ``processing_time_ms``. ``downstream`` is a chain with its outlets.
     """
     chain, leaving = downstream or (None, ())
     frame = _sort(node, frame, key_groups)
@@ -105,7 +105,7 @@ def apply_bounded(
         for output in schemas
     }
     unpacking = Unpacking(outlets=outlets, schema=schema)
-    run = _Run(operator, clock_ms, unpacking, rows)
+    run = _Run(operator, processing_time_ms, unpacking, rows)
     whole: DataFrame = frame.mapInArrow(run.run, from_arrow_schema(schema))
     parts = {
         output: whole.where(f"{_OUTPUT} = {numbers[output]}").selectExpr(*_texts(node, output, columns))
@@ -123,14 +123,14 @@ class _Run:
     """Runs the operator on the rows of one task."""
 
     operator: KeyGroupOperator
-    clock_ms: int
+    processing_time_ms: int
     unpacking: Unpacking
     rows: pa.Schema
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of all outputs."""
         same = (batch.cast(self.rows) for batch in batches)
-        for output, found in run_on_bounded(self.operator, same, clock_ms=self.clock_ms):
+        for output, found in run_on_bounded(self.operator, same, processing_time_ms=self.processing_time_ms):
             if outlet := self.unpacking.outlets.get((0, output)):
                 yield self.unpacking.rows(outlet, found)
 

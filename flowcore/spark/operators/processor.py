@@ -82,9 +82,9 @@ class Processor(StatefulProcessor):
         import pandas as pd  # noqa: PLC0415
 
         (group,) = key
-        clock_ms = timers.getCurrentProcessingTimeInMs()
+        processing_time_ms = timers.getCurrentProcessingTimeInMs()
         with self._steps.use() as steps:
-            stepped = steps.exchange.step(int(group), items, clock_ms, self._store, steps.states)
+            stepped = steps.exchange.step(int(group), items, processing_time_ms, self._store, steps.states)
             names = [f"{runtime.name}/{group}" for runtime in steps.exchange.runtimes]
         before_ms, wake_ms = stepped.wake_before_ms, stepped.wake_ms
         if wake_ms != before_ms:

@@ -71,8 +71,8 @@ class StateWriter(StatefulProcessor):
         for timer_ms in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer_ms)
 
-    def _write_manifests(self, content: bytes, clock_ms: int) -> None:
+    def _write_manifests(self, content: bytes, processing_time_ms: int) -> None:
         self._manifests.update((content,))
         times = [each["wake_ms"] for each in json.loads(content).values() if each["wake_ms"] is not None]
         if times:  # a timer that is due would fire in this batch, and be gone
-            self._handle.registerTimer(max(min(times), clock_ms + 1))
+            self._handle.registerTimer(max(min(times), processing_time_ms + 1))

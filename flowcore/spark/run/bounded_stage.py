@@ -181,7 +181,9 @@ def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
 ) -> Mapping[Operator, DataFrame]:
     """The results of an operator or of the chain that it begins, and the side outputs of a process."""
     now_ms, key_groups = read_clock_ms(), context.settings.key_groups
-    found = apply_bounded(node, frame, key_groups=key_groups, clock_ms=now_ms, downstream=downstream)
+    found = apply_bounded(
+        node, frame, key_groups=key_groups, processing_time_ms=now_ms, downstream=downstream
+    )
     parts: dict[Operator, DataFrame] = {**found.results}
     for side in stage.operators:
         if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:

@@ -57,8 +57,8 @@ class RunningGroup(ColumnarGroup):
             return None
         return int(values[_TOUCHED][live].min()) + self._ttl_ms
 
-    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
-        self._now_ms = max(self._now_ms, clock_ms)
+    def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
+        self._now_ms = max(self._now_ms, processing_time_ms)
         if self._ttl_ms is not None:
             self._expired_ms = max(self._expired_ms, self._now_ms - self._ttl_ms)
             self._expire()

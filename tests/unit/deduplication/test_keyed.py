@@ -61,7 +61,7 @@ class Stored(StoredGroup):
         out = StepOutputs()
         for each in elements:
             if isinstance(each, int):
-                self.group.advance_clock(each, out)
+                self.group.advance_processing_time(each, out)
                 self.group.advance_watermark(each, out)
             else:
                 self.group.rows(whole([each]), out)
@@ -88,14 +88,14 @@ def histories(draw: st.DrawFn) -> list[tuple[list[tuple[str | None, int]], int, 
 def test_records_pass_as_the_oracle_says(time: Time, history: Any, within_ms: int | None) -> None:
     """This holds whatever is stored between batches, and for late records."""
     oracle, stored = Oracle(within_ms, time), Stored(deduplication(within_ms, time))
-    clock_ms, number = -20, 0
+    processing_time_ms, number = -20, 0
     for records, advance_ms, fate in history:
         out = StepOutputs()
         if advance_ms:  # as the runtime, which advances the watermark only if it is higher
-            clock_ms += advance_ms
-            oracle.now_ms = clock_ms
-            stored.group.advance_clock(clock_ms, out)
-            stored.group.advance_watermark(clock_ms, out)
+            processing_time_ms += advance_ms
+            oracle.now_ms = processing_time_ms
+            stored.group.advance_processing_time(processing_time_ms, out)
+            stored.group.advance_watermark(processing_time_ms, out)
         numbered = [(key, t, number + place) for place, (key, t) in enumerate(records)]
         number += len(records)
         expected = [n for key, t, n in numbered if oracle.takes(key, t)]
@@ -187,7 +187,7 @@ def test_state_is_bounded_by_two_lengths(time: Time) -> None:
     sizes = []
     for start in range(0, 2_000, 50):
         out = StepOutputs()
-        stored.group.advance_clock(start, out)
+        stored.group.advance_processing_time(start, out)
         stored.group.advance_watermark(start, out)
         stored.group.rows(whole([(f"k{n}", n, n) for n in range(start, start + 50)]), out)
         stored.store("snapshot")

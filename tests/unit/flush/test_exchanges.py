@@ -82,7 +82,7 @@ class Chain:
     """
 
     def __init__(self, configs: Sequence[BufferOutput | None], quiet_ms: int = 1_000_000) -> None:
-        self.clock_ms = 0
+        self.processing_time_ms = 0
         self.runtimes = [
             Runtime(
                 operator=PassOn() if config is None else buffers(config, quiet_ms),
@@ -116,7 +116,7 @@ class Chain:
 
     def _run(self, number: int, group: int, items: list[Packed]) -> list[tuple[str, pa.RecordBatch]]:
         runtime, store = self.runtimes[number], self.stores[number][group]
-        return runtime.step(group, items, self.clock_ms, store, StateCache()).outputs.batches
+        return runtime.step(group, items, self.processing_time_ms, store, StateCache()).outputs.batches
 
 
 def buffers(config: BufferOutput, quiet_ms: int) -> FlushBuffers:
@@ -172,7 +172,7 @@ def test_watermark_of_a_buffer_reaches_the_next_operator_after_the_records_that_
 
     assert chain.step(("a", 1, 5), ("c", 2, 15), ("b", 3, 5), Watermark(10)) == []
     assert chain.left == [[], []]
-    chain.clock_ms = 100
+    chain.processing_time_ms = 100
     chain.step()
     assert chain.left == [[("b", 3, 5), Watermark(10)], [("a", 1, 5), Watermark(10), ("c", 2, 15)]]
 
@@ -181,9 +181,12 @@ def test_buffers_in_a_row_are_flushed_a_tenth_of_the_interval_after_each_other()
     """A result that arrives right after a flush is emitted one interval and two tenths later."""
     chain = Chain([BufferOutput(100), BufferOutput(100, gather_ms=10), BufferOutput(100, gather_ms=10)])
     left = []
-    for clock_ms in range(0, 400, 5):
-        chain.clock_ms = clock_ms
-        left += [(clock_ms, each) for each in chain.step(*[("a", clock_ms, clock_ms)])]
+    for processing_time_ms in range(0, 400, 5):
+        chain.processing_time_ms = processing_time_ms
+        left += [
+            (processing_time_ms, each)
+            for each in chain.step(*[("a", processing_time_ms, processing_time_ms)])
+        ]
 
     assert left == [(time_ms + 20, ("a", time_ms - 5, time_ms - 5)) for time_ms in (100, 200, 300)]
 
@@ -194,11 +197,11 @@ def test_flush_passes_an_operator_without_a_buffer_once_in_a_step() -> None:
     chain.step(("a", 1, 5), ("b", 1, 5))
     assert chain.wake_ms(0) == 100
 
-    chain.clock_ms = 100
+    chain.processing_time_ms = 100
     chain.step()
     assert chain.wake_ms(2) == 110
 
-    chain.clock_ms = 110
+    chain.processing_time_ms = 110
     chain.step()
     assert chain.wake_ms(2) is None
     assert chain.wake_ms(3) == 1_000  # its plan does not gather
@@ -209,9 +212,9 @@ def test_nothing_is_available_where_only_control_elements_arrive() -> None:
     chain = Chain([None, BufferOutput(1_000)], quiet_ms=50)
     assert chain.step(("a", 1, 500)) == []
 
-    chain.clock_ms = 49
+    chain.processing_time_ms = 49
     assert chain.step(Watermark(1)) == []
-    chain.clock_ms = 50
+    chain.processing_time_ms = 50
     assert chain.step(Watermark(2)) == [("a", 1, 500)]
     assert chain.left[1] == [Watermark(2), ("a", 1, 500)]
 
@@ -221,11 +224,11 @@ def test_a_key_group_without_records_is_not_quiet_while_others_have_some() -> No
     chain = Chain([None, BufferOutput(1_000)], quiet_ms=50)
     chain.step(("a", 1, 500))
 
-    chain.clock_ms = 49
+    chain.processing_time_ms = 49
     assert chain.step(("b", 1, 500)) == []
-    chain.clock_ms = 98
+    chain.processing_time_ms = 98
     assert chain.step() == []
-    chain.clock_ms = 99
+    chain.processing_time_ms = 99
     assert chain.step() == [("a", 1, 500), ("b", 1, 500)]
 
 
@@ -237,7 +240,7 @@ def test_a_channel_that_becomes_active_holds_the_watermark_before_its_buffer_is_
 
     assert chain.step(("a", 1, 5), WatermarkStatus(idle=False), Watermark(10)) == []
     assert chain.left == [[WatermarkStatus(idle=False)], [WatermarkStatus(idle=False)]]
-    chain.clock_ms = 100
+    chain.processing_time_ms = 100
     chain.step()
     assert chain.left[1][1:] == [("a", 1, 5), Watermark(10)]
 
@@ -246,7 +249,7 @@ def test_the_end_of_backlog_flushes_all_buffers() -> None:
     """Each receives the end after the records that the one before it has emitted, and emits all it has."""
     chain = Chain([BufferOutput(100), BufferOutput(100, gather_ms=10)])
     chain.step(RecordAttributes(backlog=True), ("a", 1, 5))
-    chain.clock_ms = 5_000
+    chain.processing_time_ms = 5_000
     assert chain.step(("b", 2, 6)) == []
 
     assert chain.step(RecordAttributes(backlog=False), ("c", 3, 7)) == [("a", 1, 5), ("b", 2, 6)]
@@ -275,7 +278,7 @@ def test_order_survives_any_buffers(
     latest: dict[str, int] = {}
     covered: dict[int, int] = {}
     for moves, items in happened:
-        chain.clock_ms += moves
+        chain.processing_time_ms += moves
         step: list[Item] = []
         for item in items:
             value += 1
@@ -288,7 +291,7 @@ def test_order_survives_any_buffers(
                 step.append((item[0], value, watermark_ms + 1 + item[1]))
         chain.step(*step)
     for _ in stages:
-        chain.clock_ms += 100
+        chain.processing_time_ms += 100
         chain.step()
 
     for key in "abcd":
@@ -317,19 +320,19 @@ def test_delay_of_a_chain_is_bounded_by_one_interval_and_a_tenth_for_each_furthe
     times_ms: dict[int, int] = {}
     due = {sum(arrivals[: number + 1]): number for number in range(len(arrivals))}
     last: dict[str, int] = {}
-    for clock_ms in range(sum(arrivals) + 100 + 10 * count):
-        chain.clock_ms = clock_ms
+    for processing_time_ms in range(sum(arrivals) + 100 + 10 * count):
+        chain.processing_time_ms = processing_time_ms
         step: list[Item] = []
-        if clock_ms in due:
-            key = "abc"[due[clock_ms] % 3]
-            times_ms[due[clock_ms]] = clock_ms
-            step.append((key, due[clock_ms], clock_ms))
-            last[key] = due[clock_ms]
+        if processing_time_ms in due:
+            key = "abc"[due[processing_time_ms] % 3]
+            times_ms[due[processing_time_ms]] = processing_time_ms
+            step.append((key, due[processing_time_ms], processing_time_ms))
+            last[key] = due[processing_time_ms]
         wakes = [chain.wake_ms(number) for number in range(count)]
-        if step or any(wake_ms is not None and wake_ms <= clock_ms for wake_ms in wakes):
+        if step or any(wake_ms is not None and wake_ms <= processing_time_ms for wake_ms in wakes):
             for each in chain.step(*step):
                 assert isinstance(each, tuple)
-                assert clock_ms - times_ms[each[1]] <= 100 + 10 * (count - 1)
+                assert processing_time_ms - times_ms[each[1]] <= 100 + 10 * (count - 1)
                 if last.get(each[0]) == each[1]:
                     del last[each[0]]
     assert not last

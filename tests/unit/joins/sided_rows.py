@@ -80,8 +80,8 @@ def run_until_idle(operator: JoinConfig, rows: list[Row]) -> list[list[Any]]:
         Packed.of_control(orders, {orders: max(row.t for row in rows)}),
     ]
     return [
-        found_in(runtime.step(0, arriving, clock_ms, store, cache).outputs)
-        for clock_ms, arriving in ((0, items), (1_000, []), (1_001, []))
+        found_in(runtime.step(0, arriving, processing_time_ms, store, cache).outputs)
+        for processing_time_ms, arriving in ((0, items), (1_000, []), (1_001, []))
     ]
 
 

@@ -105,20 +105,20 @@ def test_rows_leave_in_the_step_in_which_the_oracle_says(
     """Joined and unmatched rows in order of time, and late rows; none is late by the watermark before."""
     config = join(how, tolerance_ms, late_left=("key", "t"), late_right=("key", "t"))
     oracle, stored = Oracle(config), StoredGroup(config)
-    clock_ms, number = 0, 0
+    processing_time_ms, number = 0, 0
     for given_rows, advance_ms, fate in [*history, *([([], -1, "delta")] * ends)]:
         rows = []
         for is_right, key, after_ms in given_rows:
             number += 1
-            rows.append(Row(is_right, key, clock_ms + after_ms, number))
+            rows.append(Row(is_right, key, processing_time_ms + after_ms, number))
         emitted_ms, out = oracle.watermark_ms, StepOutputs()
         late = [row for row in rows if row.t <= emitted_ms]
         expected = [pair for row in rows for pair in oracle.take(row)]
         stored.group.rows(batch_of(rows), out)
         if advance_ms:
-            clock_ms = clock_ms + advance_ms if advance_ms > 0 else MAX_TIMESTAMP_MS
-            expected += sorted(oracle.advance(clock_ms), key=lambda pair: pair[-1])
-            stored.group.advance_watermark(clock_ms, out)
+            processing_time_ms = processing_time_ms + advance_ms if advance_ms > 0 else MAX_TIMESTAMP_MS
+            expected += sorted(oracle.advance(processing_time_ms), key=lambda pair: pair[-1])
+            stored.group.advance_watermark(processing_time_ms, out)
         stored.store(fate)
 
         assert found_in(out) == expected

@@ -22,10 +22,10 @@ def regular(ttl_ms: int) -> Any:
     return test_interval.join("left", ttl_ms, ttl_ms, time="processing")
 
 
-def step(stored: StoredGroup, clock_ms: int, *rows: Row, how: str = "delta") -> list[Any]:
+def step(stored: StoredGroup, processing_time_ms: int, *rows: Row, how: str = "delta") -> list[Any]:
     """The keys of left rows and their partners, by key."""
     out = StepOutputs()
-    stored.group.advance_clock(clock_ms, out)
+    stored.group.advance_processing_time(processing_time_ms, out)
     stored.group.rows(batch_of([*rows]), out)
     stored.store(how)
     return sorted((key, partner) for key, _, partner, _ in found_in(out))

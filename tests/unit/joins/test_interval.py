@@ -111,21 +111,21 @@ def test_rows_leave_in_the_step_in_which_the_oracle_says(
     """
     config = join(how, *interval, late_left=("key", "t"), late_right=("key", "t"))
     oracle, stored = Oracle(config), StoredGroup(config)
-    clock_ms, number = 0, 0
+    processing_time_ms, number = 0, 0
     for given_rows, advance_ms, fate in [*history, *([([], -1, "delta")] * ends)]:
         rows = []
         for is_right, key, after_ms in given_rows:
             number += 1
-            rows.append(Row(is_right, key, clock_ms + after_ms, number))
+            rows.append(Row(is_right, key, processing_time_ms + after_ms, number))
         emitted_ms = delay_watermark(oracle.watermark_ms, config.watermark_delay_ms)
         out = StepOutputs()
         late = [row for row in rows if row.t <= oracle.watermark_ms]
         expected = [pair for row in rows for pair in oracle.take(row)]
         stored.group.rows(batch_of(rows), out)
         if advance_ms:
-            clock_ms = clock_ms + advance_ms if advance_ms > 0 else MAX_TIMESTAMP_MS
-            expected += oracle.advance(clock_ms)
-            stored.group.advance_watermark(clock_ms, out)
+            processing_time_ms = processing_time_ms + advance_ms if advance_ms > 0 else MAX_TIMESTAMP_MS
+            expected += oracle.advance(processing_time_ms)
+            stored.group.advance_watermark(processing_time_ms, out)
         stored.store(fate)
 
         assert Counter(found_in(out)) == Counter(expected)
@@ -143,25 +143,25 @@ def test_in_processing_time_a_row_meets_those_that_arrive_within_the_time_to_liv
     """The timestamps of rows mean nothing, the clock does; watermarks remove nothing."""
     config = join(how, ttl_ms, ttl_ms, time="processing")
     oracle, stored = Oracle(config), StoredGroup(config)
-    clock_ms, number = 1, 0
+    processing_time_ms, number = 1, 0
     for given_rows, advance_ms, fate in history:
         rows = []
         for is_right, key, time_ms in given_rows:
             number += 1
             rows.append(Row(is_right, key, time_ms, number))
         out = StepOutputs()
-        oracle.advance(clock_ms - 1)
-        expected = [pair[:-1] for row in rows for pair in oracle.take(row._replace(t=clock_ms))]
-        stored.group.advance_clock(clock_ms, out)
+        oracle.advance(processing_time_ms - 1)
+        expected = [pair[:-1] for row in rows for pair in oracle.take(row._replace(t=processing_time_ms))]
+        stored.group.advance_processing_time(processing_time_ms, out)
         stored.group.rows(batch_of(rows), out)
         stored.group.advance_watermark(MAX_TIMESTAMP_MS, out)
         stored.store(fate)
-        clock_ms += advance_ms
+        processing_time_ms += advance_ms
 
         assert Counter(found_in(out)) == Counter((*pair, None) for pair in expected)
         assert out.counters == {}
     if ttl_ms < MAX_TIMESTAMP_MS:
-        stored.group.advance_clock(clock_ms + ttl_ms + 1, StepOutputs())
+        stored.group.advance_processing_time(processing_time_ms + ttl_ms + 1, StepOutputs())
         assert [*stored.group.snapshot()] == []
 
 
@@ -177,19 +177,19 @@ def test_in_processing_time_emitted_and_deleted_rows_are_the_join_of_what_has_ar
     """After each step, over any batches; a row is deleted once, and none is emitted twice."""
     config = join(how, ttl_ms, ttl_ms, time="processing")
     stored, arrived, table = StoredGroup(config), list[Row](), set[tuple[Any, ...]]()
-    clock_ms = 1
+    processing_time_ms = 1
     for given_rows, advance_ms, fate in history:
         rows = [
-            Row(is_right, key, clock_ms, len(arrived) + number)
+            Row(is_right, key, processing_time_ms, len(arrived) + number)
             for number, (is_right, key, _) in enumerate(given_rows, 1)
         ]
         arrived += rows
         out = StepOutputs()
-        stored.group.advance_clock(clock_ms, out)
+        stored.group.advance_processing_time(processing_time_ms, out)
         stored.group.rows(batch_of(rows), out)
         stored.group.advance_watermark(MAX_TIMESTAMP_MS, out)
         stored.store(fate)
-        clock_ms += advance_ms
+        processing_time_ms += advance_ms
         for row in (row for _, batch in out.batches for row in batch.to_pylist()):
             value = row["key"], row["l"], row.get("r")
             assert (value in table) == row[DELETED]

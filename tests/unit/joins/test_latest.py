@@ -65,19 +65,19 @@ class Model:
     """Remembers every right row, and looks through all of them for each left row."""
 
     config: LatestJoin
-    clock_ms: int = 0
+    processing_time_ms: int = 0
     began_ms: int | None = None
     loaded: bool = False
     rights: list[tuple[Row, int]] = field(default_factory=list)
     waiting: list[Row] = field(default_factory=list)
 
-    def advance_clock(self, clock_ms: int) -> None:
-        self.clock_ms = max(self.clock_ms, clock_ms)
-        self.began_ms = clock_ms if self.began_ms is None else self.began_ms
+    def advance_processing_time(self, processing_time_ms: int) -> None:
+        self.processing_time_ms = max(self.processing_time_ms, processing_time_ms)
+        self.began_ms = processing_time_ms if self.began_ms is None else self.began_ms
         self.loaded = self.loaded or self.config.load is None
 
     def take(self, rows: list[Row]) -> list[Output]:
-        self.rights += [(row, self.clock_ms) for row in rows if row.is_right]
+        self.rights += [(row, self.processing_time_ms) for row in rows if row.is_right]
         keyless = [row for row in rows if not row.is_right and row.key is None]
         alone = [(None, row.number, None, row.t) for row in keyless if self.config.how == "left"]
         self.waiting += [row for row in rows if not row.is_right and row.key is not None]
@@ -100,7 +100,7 @@ class Model:
         kept = [
             other
             for other, arrived_ms in self.rights
-            if other.key == row.key and (ttl_ms is None or arrived_ms + ttl_ms > self.clock_ms)
+            if other.key == row.key and (ttl_ms is None or arrived_ms + ttl_ms > self.processing_time_ms)
         ]
         if not kept or (self.config.deleted is not None and is_gone(kept[-1])):
             return None
@@ -130,16 +130,16 @@ def test_rows_leave_in_the_step_in_which_the_model_says(
     """This holds over restarts, and for a worker that reads the last piece of state again."""
     config = join(how, load, ttl_ms, deletes=deletes)
     model, stored = Model(config), StoredGroup(config)
-    clock_ms, watermark_ms, number = 4, 0, 0
+    processing_time_ms, watermark_ms, number = 4, 0, 0
     for given_rows, clock_step_ms, watermark_step_ms, fate in history:
         rows = []
         for is_right, key in given_rows:
             number += 1
             rows.append(Row(is_right, key, number % 7, number))
-        clock_ms += clock_step_ms
+        processing_time_ms += clock_step_ms
         out = StepOutputs()
-        model.advance_clock(clock_ms)
-        stored.group.advance_clock(clock_ms, out)
+        model.advance_processing_time(processing_time_ms)
+        stored.group.advance_processing_time(processing_time_ms, out)
         expected = model.take(rows)
         stored.group.rows(deleting_batch(rows) if deletes else batch_of(rows), out)
         if watermark_step_ms:
@@ -155,9 +155,11 @@ def test_rows_leave_in_the_step_in_which_the_model_says(
 def test_state_is_the_newest_right_row_of_each_key() -> None:
     """The state also has the left rows that wait."""
     stored = StoredGroup(join(load=100))
-    for clock_ms in range(200):
-        stored.group.advance_clock(clock_ms, StepOutputs())
-        stored.group.rows(batch_of([right("a", 0, clock_ms), left("a", 0, clock_ms)]), StepOutputs())
+    for processing_time_ms in range(200):
+        stored.group.advance_processing_time(processing_time_ms, StepOutputs())
+        stored.group.rows(
+            batch_of([right("a", 0, processing_time_ms), left("a", 0, processing_time_ms)]), StepOutputs()
+        )
         stored.store("delta")
     stored.store("restart")
     left_rows, right_rows = (side.take_all().to_pylist() for side in stored.group._sides)
@@ -175,24 +177,24 @@ def test_a_key_that_is_deleted_takes_no_memory() -> None:
     """Its deletion is in the state until it is stored, and is not shown."""
     stored = StoredGroup(join(deletes=True))
     for number in (1, 3):
-        stored.group.advance_clock(number, StepOutputs())
+        stored.group.advance_processing_time(number, StepOutputs())
         stored.group.rows(deleting_batch([right("a", 0, number), right("b", 0, 4)]), StepOutputs())
         stored.store("delta")
     manifest = StateManifest(layout=stored.config.layout, key_groups=1)
     manifest.header = stored.header
     assert [each.key for each in _keys(manifest, stored.pieces) or ()] == [{"key": "b"}]
 
-    stored.group.advance_clock(4, StepOutputs())
+    stored.group.advance_processing_time(4, StepOutputs())
     assert [row["key0"] for row in stored.group._sides[1].take_all().to_pylist()] == ["b"]
 
 
 def test_a_key_of_left_rows_only_takes_no_memory() -> None:
     """Left rows are not stored, so nothing else removes their keys."""
     group = join().open()
-    group.advance_clock(0, StepOutputs())
+    group.advance_processing_time(0, StepOutputs())
     group.rows(batch_of([right("z", 0, 1), right("a", 0, 39)]), StepOutputs())
     for step in range(40):
-        group.advance_clock(step, StepOutputs())
+        group.advance_processing_time(step, StepOutputs())
         keys = [f"{step}-{number}" for number in range(100)]
         group.rows(batch_of([left(key, 0, step) for key in keys]), StepOutputs())
     assert len(group._index) < 2_000
@@ -204,13 +206,13 @@ def test_a_key_of_left_rows_only_takes_no_memory() -> None:
 def test_a_deletion_is_stored_in_the_step_of_the_load() -> None:
     """Otherwise a restart would bring the deleted row back."""
     stored, out = StoredGroup(join(load=100, deletes=True)), StepOutputs()
-    for clock_ms, number in ((1, 1), (2, 3)):
-        stored.group.advance_clock(clock_ms, out)
+    for processing_time_ms, number in ((1, 1), (2, 3)):
+        stored.group.advance_processing_time(processing_time_ms, out)
         stored.group.rows(deleting_batch([right("a", 0, number)]), out)
-        stored.group.advance_watermark(50 * clock_ms, out)
+        stored.group.advance_watermark(50 * processing_time_ms, out)
         stored.store("delta")
     stored.store("restart")
-    stored.group.advance_clock(3, out)
+    stored.group.advance_processing_time(3, out)
     stored.group.rows(deleting_batch([left("a", 5, 4)]), out)
 
     assert found_in(out) == [("a", 4, None, 5)]
@@ -218,8 +220,8 @@ def test_a_deletion_is_stored_in_the_step_of_the_load() -> None:
 
 def test_a_clock_that_is_set_back_makes_no_earlier_row_the_newest() -> None:
     group, out = join().open(), StepOutputs()
-    for clock_ms, number in ((1_000, 1), (10, 2)):
-        group.advance_clock(clock_ms, out)
+    for processing_time_ms, number in ((1_000, 1), (10, 2)):
+        group.advance_processing_time(processing_time_ms, out)
         group.rows(batch_of([right("a", 0, number)]), out)
     group.rows(batch_of([left("a", 5, 3)]), out)
 
@@ -241,13 +243,13 @@ class _Steps:
         )  # fmt: skip
 
     def step(
-        self, clock_ms: int, rows: list[Row], elements: dict[str, StreamElement[Any]]
+        self, processing_time_ms: int, rows: list[Row], elements: dict[str, StreamElement[Any]]
     ) -> list[Output | StreamElement[Any]]:
         """What leaves, in order; each step reads the state that was stored."""
         arriving = [ControlElement(side, "0", "test", 0, element) for side, element in elements.items()]
         items = [Packed.of_control(Channel(each.source, "0"), elements=[each]) for each in arriving]
         items.append(Packed.of_rows(Channel("left", "0"), 0, batch_of(rows)))
-        result = self._runtime.step(0, items, clock_ms, self._store, StateCache())
+        result = self._runtime.step(0, items, processing_time_ms, self._store, StateCache())
         found: list[Output | StreamElement[Any]] = []
         for output, batch in result.outputs.batches:
             if output == CONTROL:

@@ -108,18 +108,18 @@ class Flow:
         self.changes = [StoredGroup(changelog) for _ in range(2)]
         self.groups = [StoredGroup(join(self.how, self.updating, self.ttl_ms)) for _ in range(GROUPS)]
 
-    def step(self, rows: list[Row], fate: str, clock_ms: int, *, calls: int = 1) -> list[Row]:
+    def step(self, rows: list[Row], fate: str, processing_time_ms: int, *, calls: int = 1) -> list[Row]:
         """Process rows, in so many calls of the join; return what it emits as rows of another one."""
         found, emitted = [], list[Row]()
         for is_right, updating in enumerate(self.updating):
             mine = [row._asdict() for row in rows if row.is_right == bool(is_right)]
             if updating:
-                mine = self._changelog(self.changes[is_right], mine, clock_ms, fate)
+                mine = self._changelog(self.changes[is_right], mine, processing_time_ms, fate)
             found += [change(row, is_right=bool(is_right), updating=updating) for row in mine]
         for number, group in enumerate(self.groups):
             own = [row for row in found if _key_group(row) == number]
             out = StepOutputs()
-            group.group.advance_clock(clock_ms, out)
+            group.group.advance_processing_time(processing_time_ms, out)
             for start in range(calls):
                 part = own[start * len(own) // calls : (start + 1) * len(own) // calls]
                 group.group.rows(pa.RecordBatch.from_pylist(part, schema=CHANGES), out)
@@ -128,10 +128,10 @@ class Flow:
         return emitted
 
     def _changelog(
-        self, changes: StoredGroup, rows: list[dict[str, Any]], clock_ms: int, fate: str
+        self, changes: StoredGroup, rows: list[dict[str, Any]], processing_time_ms: int, fate: str
     ) -> list[dict[str, Any]]:
         out = StepOutputs()
-        changes.group.advance_clock(clock_ms, out)
+        changes.group.advance_processing_time(processing_time_ms, out)
         changes.group.rows(pa.RecordBatch.from_pylist(rows, schema=SOURCE), out)
         changes.store(fate)
         return [row for _, batch in out.batches for row in batch.to_pylist()]
@@ -216,10 +216,10 @@ def test_the_rows_that_are_left_are_the_join_of_the_last_rows(
 ) -> None:
     """Over restarts and any batches, for rows that change their key, too."""
     flow, arrived = Flow(how, updating), list[Row]()
-    clock_ms = 1
+    processing_time_ms = 1
     for rows, fate, lasts_ms in history:
-        flow.step(rows, fate, clock_ms, calls=calls)
-        clock_ms += lasts_ms
+        flow.step(rows, fate, processing_time_ms, calls=calls)
+        processing_time_ms += lasts_ms
         arrived += rows
         assert flow.rows() == joined(how, *last_rows(arrived, updating))
 
@@ -291,11 +291,11 @@ class Expiring:
     """The rows that are in the table without partner; of a semi-join, those that are not."""
     table: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
 
-    def step(self, rows: list[Row], clock_ms: int) -> None:
-        before = self._alive(clock_ms)
+    def step(self, rows: list[Row], processing_time_ms: int) -> None:
+        before = self._alive(processing_time_ms)
         for row in rows:
-            self._take(row, clock_ms)
-        after = self._alive(clock_ms)
+            self._take(row, processing_time_ms)
+        after = self._alive(processing_time_ms)
         if self.how not in ("semi", "anti"):
             for pair in _pairs(*before):
                 if pair not in _pairs(*after):
@@ -307,13 +307,13 @@ class Expiring:
                 if a not in before[0] or b not in before[1]:
                     self.table[a.name, b.name] = (a.key, a.number, b.number)
 
-    def _take(self, row: Row, clock_ms: int) -> None:
+    def _take(self, row: Row, processing_time_ms: int) -> None:
         side, updating = self.kept[row.is_right], self.updating[row.is_right]
         name = f"{row.id}|{row.key}" if updating else str(row.number)
         if updating:
             side[:] = [each for each in side if each.name.split("|")[0] != row.id]
         if not (updating and row.gone):
-            side.append(Kept(row.key, row.number, name, clock_ms))
+            side.append(Kept(row.key, row.number, name, processing_time_ms))
 
     def _single(self, side: int, before: Any, after: Any) -> Iterator[tuple[int, Kept]]:
         """Delete the rows that are not single any more; the rows that are from now on."""
@@ -334,8 +334,10 @@ class Expiring:
             (self.lone[side].add if has and is_lone else self.lone[side].discard)(row)
         yield from (new if not semi else [each for each in new if each[1].key is not None])
 
-    def _alive(self, clock_ms: int) -> tuple[list[Kept], list[Kept]]:
-        left, right = ([row for row in side if clock_ms <= row.time_ms + self.ttl_ms] for side in self.kept)
+    def _alive(self, processing_time_ms: int) -> tuple[list[Kept], list[Kept]]:
+        left, right = (
+            [row for row in side if processing_time_ms <= row.time_ms + self.ttl_ms] for side in self.kept
+        )
         self.kept[0][:], self.kept[1][:] = left, right
         return left, right
 
@@ -358,12 +360,12 @@ def test_what_has_expired_is_no_partner_and_what_was_emitted_stays(
     how: How, updating: tuple[bool, bool], history: Steps, ttl_ms: int
 ) -> None:
     flow, oracle = Flow(how, updating, ttl_ms), Expiring(how, updating, ttl_ms)
-    clock_ms = 1
+    processing_time_ms = 1
     for rows, fate, lasts_ms in history:
-        flow.step(rows, fate, clock_ms)
-        oracle.step(rows, clock_ms)
-        clock_ms += lasts_ms
+        flow.step(rows, fate, processing_time_ms)
+        oracle.step(rows, processing_time_ms)
+        processing_time_ms += lasts_ms
         assert flow.rows() == Counter(oracle.table.values())
     for group in (*flow.groups, *flow.changes):
-        group.group.advance_clock(clock_ms + ttl_ms + 1, StepOutputs())
+        group.group.advance_processing_time(processing_time_ms + ttl_ms + 1, StepOutputs())
         assert [*group.group.snapshot()] == []

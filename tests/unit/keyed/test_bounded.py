@@ -48,7 +48,9 @@ def _run(life: list[str], *batches: list[dict[str, Any]]) -> list[tuple[str, lis
         results=NUMBERS, side_outputs={"odd": NUMBERS},
     )  # fmt: skip
     given = (pa.RecordBatch.from_pylist(batch, schema=ROWS) for batch in batches)
-    return [(name, rows["n"].to_pylist()) for name, rows in run_on_bounded(process, given, clock_ms=5)]
+    return [
+        (name, rows["n"].to_pylist()) for name, rows in run_on_bounded(process, given, processing_time_ms=5)
+    ]
 
 
 def test_timers_are_due_when_the_records_have_ended() -> None:
@@ -77,7 +79,9 @@ def test_bounded_records_are_backlog() -> None:
     )  # fmt: skip
     given = pa.RecordBatch.from_pylist([{"user": "a", "at": 1, "n": 3}], schema=ROWS)
 
-    assert [rows["n"].to_pylist() for _, rows in run_on_bounded(process, [given], clock_ms=5)] == [[1]]
+    assert [rows["n"].to_pylist() for _, rows in run_on_bounded(process, [given], processing_time_ms=5)] == [
+        [1]
+    ]
 
 
 def test_without_records_no_function_is_opened() -> None:

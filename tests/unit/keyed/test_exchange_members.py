@@ -49,8 +49,12 @@ def results(found: ExchangeResult) -> dict[int, list[tuple[int, int]]]:
     }
 
 
-def run(store: MemoryGroup, runtimes: Sequence[Runtime], *items: Packed, clock_ms: int = 0) -> ExchangeResult:
-    return Exchange(query="q", runtimes=tuple(runtimes)).step(0, items, clock_ms, store, StateCache())
+def run(
+    store: MemoryGroup, runtimes: Sequence[Runtime], *items: Packed, processing_time_ms: int = 0
+) -> ExchangeResult:
+    return Exchange(query="q", runtimes=tuple(runtimes)).step(
+        0, items, processing_time_ms, store, StateCache()
+    )
 
 
 def test_operators_come_and_go_and_the_others_keep_their_state() -> None:
@@ -90,12 +94,12 @@ def test_an_exchange_wakes_for_the_operator_that_is_due_first() -> None:
     first = run(store, [calm, restless], *records(5, operator=1), seen(5))
     assert (first.wake_before_ms, first.wake_ms) == (None, 1)
 
-    second = run(store, [calm, restless], clock_ms=1)
+    second = run(store, [calm, restless], processing_time_ms=1)
     assert [number for number, _ in second.steps] == [1]
     assert second.wake_before_ms == 1
     assert second.wake_ms is not None
 
-    third = run(store, [calm], seen(6), clock_ms=2)
+    third = run(store, [calm], seen(6), processing_time_ms=2)
     assert (third.wake_before_ms, third.wake_ms) == (second.wake_ms, None)
 
 

@@ -102,7 +102,7 @@ class Chain:
         self.watermarks_ms: list[int] = []
 
     def step(
-        self, batch: Step, clock_ms: int = 0, *, attributes: Iterable[bool] = ()
+        self, batch: Step, processing_time_ms: int = 0, *, attributes: Iterable[bool] = ()
     ) -> list[tuple[str, int, int]]:
         """Run a batch; the user, the last ms and the total of each result of the second windows."""
         items: list[list[Packed]] = [[] for _ in range(GROUPS)]
@@ -123,20 +123,20 @@ class Chain:
         packed = [
             (output, content.serialize().to_pybytes(), number)
             for number in range(GROUPS)
-            for output, content in self._run(self.first, 0, number, items[number], clock_ms).batches
+            for output, content in self._run(self.first, 0, number, items[number], processing_time_ms).batches
         ]
         results = []
         for number, inputs in self._exchange(packed).items():
             if inputs:
-                for output, rows in self._run(self.second, 1, number, inputs, clock_ms).batches:
+                for output, rows in self._run(self.second, 1, number, inputs, processing_time_ms).batches:
                     assert output == RESULTS
                     results += [(row["user"], row[TIMESTAMP], row["total"]) for row in rows.to_pylist()]
         return sorted(results)
 
     def _run(
-        self, runtime: Runtime, place: int, number: int, items: list[Packed], clock_ms: int
+        self, runtime: Runtime, place: int, number: int, items: list[Packed], processing_time_ms: int
     ) -> StepOutputs:
-        stepped = runtime.step(number, items, clock_ms, self.stores[place][number], StateCache())
+        stepped = runtime.step(number, items, processing_time_ms, self.stores[place][number], StateCache())
         self.watermarks_ms.append(stepped.manifest.sizes()["watermark_ms"])
         return stepped.outputs
 
@@ -223,7 +223,7 @@ def test_idleness_and_backlog_status_reach_the_second_operator() -> None:
     """An idle source's status changes are emitted, and the backlog status before all rows."""
     chain = Chain(WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100))
     chain.step([(0, [("a", 5)]), (1, [("b", 5)])], attributes=[True])
-    chain.step([], clock_ms=50)
+    chain.step([], processing_time_ms=50)
     outs = [chain.first.step(0, [], clock, chain.stores[0][0], StateCache()).outputs for clock in (100, 1000)]
 
     elements = [
@@ -241,10 +241,10 @@ def test_channels_that_become_active_together_hold_the_watermark_together() -> N
     """After idleness, the first channel's watermark does not make the records of the others late."""
     chain = Chain(WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100))
     chain.step([(0, [("a", 5), ("b", 5)]), (1, [("a", 5)])])
-    for clock_ms in (1, 1000):
-        assert chain.step([], clock_ms=clock_ms) == []
+    for processing_time_ms in (1, 1000):
+        assert chain.step([], processing_time_ms=processing_time_ms) == []
 
-    found = chain.step([(0, [("a", 15), ("b", 15), ("b", 40)]), (1, [("a", 40)])], clock_ms=1001)
+    found = chain.step([(0, [("a", 15), ("b", 15), ("b", 40)]), (1, [("a", 40)])], processing_time_ms=1001)
 
     assert found == [("a", 19, 3), ("b", 19, 2)]
 

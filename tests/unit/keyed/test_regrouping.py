@@ -59,7 +59,7 @@ class Silence(KeyedProcessFunction):
     def process(self, record: Any, context: Any) -> None:
         self.sum.set(self.sum.get(0) + record["v"])
         context.register_event_timer(context.timestamp_ms + 5)
-        context.register_processing_timer(context.clock_ms + 40)
+        context.register_processing_timer(context.processing_time_ms + 40)
 
     def on_timer(self, time_ms: int, context: Any) -> Any:
         yield {"user": context.key, "t": time_ms, "total": self.sum.get()}
@@ -200,7 +200,7 @@ class Groups:
         self.stores = [MemoryStore() for _ in range(key_groups)]
         self.cache = StateCache()
 
-    def step(self, batch: Sequence[Row], clock_ms: int) -> Counter[str]:
+    def step(self, batch: Sequence[Row], processing_time_ms: int) -> Counter[str]:
         """What all key groups emit for records; each gets the control rows."""
         found: Counter[str] = Counter()
         groups = assign(
@@ -214,7 +214,7 @@ class Groups:
                 operator=self.operator, query="q", key_groups=len(self.stores), rows=ROWS,
                 sources={"in": WatermarkSource(STRATEGY, ("0",))}, smallest_log_bytes=700,
             )  # fmt: skip
-            result = runtime.step(number, items, clock_ms, store, self.cache)
+            result = runtime.step(number, items, processing_time_ms, store, self.cache)
             for output, each in result.outputs.batches:
                 if output == RESULTS:
                     found.update(json.dumps(row, sort_keys=True) for row in each.to_pylist())

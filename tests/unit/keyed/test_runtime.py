@@ -188,12 +188,12 @@ def test_idle_partition_is_ignored_after_a_wake_up() -> None:
     strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=1000)
     runtime = runtime_of(by_column(windows()), partitions=2, strategy=strategy)
     store, remembered = MemoryStore(), StateCache()
-    clock_ms, seen = 0, []
-    stepped = runtime.step(0, rows(("a", 5, 1), ("a", 100, 1)), clock_ms, store, remembered)
-    while stepped.manifest.wake_ms is not None and clock_ms < 10_000:
-        clock_ms = stepped.manifest.wake_ms
-        stepped = runtime.step(0, [], clock_ms, store, StateCache())
-        seen += [(clock_ms, result) for result in results(stepped)]
+    processing_time_ms, seen = 0, []
+    stepped = runtime.step(0, rows(("a", 5, 1), ("a", 100, 1)), processing_time_ms, store, remembered)
+    while stepped.manifest.wake_ms is not None and processing_time_ms < 10_000:
+        processing_time_ms = stepped.manifest.wake_ms
+        stepped = runtime.step(0, [], processing_time_ms, store, StateCache())
+        seen += [(processing_time_ms, result) for result in results(stepped)]
 
     assert seen == [(1001, ("a", 1, 1, 0, 1, False))]
 
@@ -274,10 +274,10 @@ def test_ended_partitions_complete_windows_whatever_the_strategy_of_their_source
     """Of the elements in the topic of a source with a strategy, only the end of input counts."""
     store, runtime = MemoryStore(), runtime_of(by_column(windows()), partitions=2)
 
-    def step(clock_ms: int, *elements: tuple[int, Watermark | EndOfInput]) -> list[tuple[Any, ...]]:
+    def step(processing_time_ms: int, *elements: tuple[int, Watermark | EndOfInput]) -> list[tuple[Any, ...]]:
         control = [ControlElement("in", str(number), "x", 9, element) for number, element in elements]
         items = [*rows(("a", 5, 1)), Packed.of_control(Channel("in", "1"), elements=control)]
-        return results(runtime.step(0, items, clock_ms, store, StateCache()))
+        return results(runtime.step(0, items, processing_time_ms, store, StateCache()))
 
     assert step(0, (0, Watermark(900)), (1, Watermark(900))) == []
     assert step(1, (0, EndOfInput())) == []

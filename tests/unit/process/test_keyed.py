@@ -225,13 +225,13 @@ def batch(*given_rows: Row) -> pa.RecordBatch:
 def test_process_is_woken_by_processing_time_timers_and_expiry() -> None:
     """The earlier of both wakes it; without either there is no wake-up."""
     group = processes(Shown()).open()
-    group.advance_clock(100, StepOutputs())
+    group.advance_processing_time(100, StepOutputs())
     assert group.wake_ms is None
     group.rows(batch(("a", 1, "clock timer", 104, 0), ("a", 1, "put", 1, 1)), StepOutputs())
     assert group.wake_ms == 104
-    group.advance_clock(105, StepOutputs())
+    group.advance_processing_time(105, StepOutputs())
     assert group.wake_ms == 110
-    group.advance_clock(110, StepOutputs())
+    group.advance_processing_time(110, StepOutputs())
     assert group.wake_ms is None
     group.rows(batch(("a", 1, "clock timer", 120, 2), ("a", 1, "no timer", 120, 3)), StepOutputs())
     assert group.wake_ms is None

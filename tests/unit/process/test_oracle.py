@@ -91,7 +91,7 @@ class Everything(KeyedProcessFunction):
             "read": sorted(self.read),
             "sum": self.sum.get(),
             "count": self.count.get(),
-            "times": (context.watermark_ms, context.clock_ms),
+            "times": (context.watermark_ms, context.processing_time_ms),
         }
 
 
@@ -113,11 +113,11 @@ class PlainKey:
 class Reference:
     def __init__(self) -> None:
         self.watermark_ms = MIN_TIMESTAMP_MS
-        self.clock_ms = 0
+        self.processing_time_ms = 0
         self.keys: dict[Any, PlainKey] = {}
 
     def record(self, key: Any, do: str, number: int) -> list[Any]:  # noqa: C901 - a list of cases
-        at, now = self.keys.setdefault(key, PlainKey()), self.clock_ms
+        at, now = self.keys.setdefault(key, PlainKey()), self.processing_time_ms
         if do == "set":
             at.value, at.brief = number, (number, now)
         elif do == "add":
@@ -149,9 +149,9 @@ class Reference:
         self.watermark_ms = time_ms
         return self.timers("event_timers", time_ms)
 
-    def advance_clock(self, time_ms: int) -> list[Any]:
-        self.clock_ms = max(time_ms, self.clock_ms)
-        return self.timers("clock_timers", self.clock_ms)
+    def advance_processing_time(self, time_ms: int) -> list[Any]:
+        self.processing_time_ms = max(time_ms, self.processing_time_ms)
+        return self.timers("clock_timers", self.processing_time_ms)
 
     def timers(self, which: str, now_ms: int) -> list[Any]:
         found = []
@@ -168,7 +168,7 @@ class Reference:
         return found
 
     def lives(self, entry: tuple[int, int]) -> bool:
-        return self.clock_ms < entry[1] + TTL_MS
+        return self.processing_time_ms < entry[1] + TTL_MS
 
     def seen(self, at: PlainKey) -> dict[str, Any]:
         return {
@@ -179,7 +179,7 @@ class Reference:
             "read": sorted(key for key, entry in at.read.items() if self.lives(entry)),
             "sum": at.sum,
             "count": at.count[0] if at.count and self.lives(at.count) else None,
-            "times": (self.watermark_ms, self.clock_ms),
+            "times": (self.watermark_ms, self.processing_time_ms),
         }
 
 
@@ -214,7 +214,7 @@ class Job:
             operator, state = group
             written = encode_keys(keys_of(state), state)
             operator = ProcessOperator(ProcessConfig(function=Everything()))
-            restored = ProcessState(state.watermark_ms, state.clock_ms)
+            restored = ProcessState(state.watermark_ms, state.processing_time_ms)
             decode_keys(written, restored, operator.declared)
             group[:] = [operator, restored]
 
@@ -234,7 +234,7 @@ RECORD = st.tuples(
 STEPS = st.lists(
     RECORD
     | st.tuples(st.just("advance_watermark"), st.integers(0, 50) | st.just(MAX_TIMESTAMP_MS))
-    | st.tuples(st.just("advance_clock"), st.integers(0, 60)),
+    | st.tuples(st.just("advance_processing_time"), st.integers(0, 60)),
     max_size=60,
 )
 
@@ -295,7 +295,7 @@ def test_nothing_is_kept_of_what_has_expired(groups: int) -> None:
     job = Job(groups)
     job.records([(key, do, key) for key in range(5) for do in ("set", "put", "clear", "event timer")])
     job.advance("advance_watermark", 100)
-    job.advance("advance_clock", TTL_MS)
+    job.advance("advance_processing_time", TTL_MS)
     job.records([(key, "clear", 0) for key in range(5)])
 
     assert list(_kept(job)) == []

@@ -38,7 +38,7 @@ class Scripted(KeyedProcessFunction):
         return () if found is None else [{"found": found}]
 
     def on_timer(self, time_ms: int, context: ProcessContext) -> Outputs:
-        yield {"time": time_ms, "at": (context.watermark_ms, context.clock_ms)}
+        yield {"time": time_ms, "at": (context.watermark_ms, context.processing_time_ms)}
 
 
 Step = Callable[[Scripted, ProcessContext], Any]
@@ -298,10 +298,13 @@ def test_timer_can_ask_for_another_that_is_due_at_once() -> None:
 
 
 def test_clock_that_is_put_back_stands_still() -> None:
-    operator, state = ProcessOperator(ProcessConfig(function=Scripted())), ProcessState(clock_ms=100)
-    operator.advance_clock(state, 50)
+    operator, state = (
+        ProcessOperator(ProcessConfig(function=Scripted())),
+        ProcessState(processing_time_ms=100),
+    )
+    operator.advance_processing_time(state, 50)
 
-    assert state.clock_ms == 100
+    assert state.processing_time_ms == 100
 
 
 class Histories(KeyedProcessFunction):
@@ -366,7 +369,7 @@ def test_touched_keys_are_those_whose_state_may_have_changed() -> None:
     operator.advance_watermark(state, 10)
     timers = set(state.touched)
     state.touched.clear()
-    operator.advance_clock(state, 1000)
+    operator.advance_processing_time(state, 1000)
 
     assert (timers, state.touched) == ({"c"}, {"a", "b", "c"})
     assert list(keys_of(state)) == []

@@ -82,7 +82,7 @@ class Stored(StoredGroup):
 
     def step(self, rows: list[tuple[Row, int]], now_ms: int) -> list[tuple[str | None, int, int]]:
         out = StepOutputs()
-        self.group.advance_clock(now_ms, out)
+        self.group.advance_processing_time(now_ms, out)
         self.group.rows(whole(rows), out)
         return [tuple(row.values()) for _, batch in out.batches for row in batch.to_pylist()]  # type: ignore[misc]
 
@@ -112,14 +112,14 @@ def test_ranks_are_as_the_oracle_says(
     """Exactly the ranks with another row are emitted, each once, whatever is stored between batches."""
     config = ranking(n, descending=descending, newest_first=newest_first, ttl_ms=ttl_ms)
     oracle, stored = Oracle(config), Stored(config)
-    clock_ms, number = 0, 0
+    processing_time_ms, number = 0, 0
     for rows, advance_ms, fate in history:
-        clock_ms += advance_ms
-        oracle.advance(clock_ms)
+        processing_time_ms += advance_ms
+        oracle.advance(processing_time_ms)
         numbered = [(row, number + place) for place, row in enumerate(rows)]
         number += len(rows)
         expected = oracle.take(numbered)
-        found = stored.step(numbered, clock_ms)
+        found = stored.step(numbered, processing_time_ms)
         stored.store(fate)
         assert sorted(found, key=str) == sorted(expected, key=str)
 
@@ -196,10 +196,10 @@ def test_state_can_be_inspected() -> None:
 def test_state_can_be_distributed_anew(history: Any, n: int, ttl_ms: int | None) -> None:
     """What is read of all pieces and written again is the same state, without keys that expired."""
     stored = Stored(ranking(n, ttl_ms=ttl_ms))
-    clock_ms, number = 0, 0
+    processing_time_ms, number = 0, 0
     for rows, advance_ms, _ in history:
-        clock_ms += advance_ms
-        stored.step([(row, number + place) for place, row in enumerate(rows)], clock_ms)
+        processing_time_ms += advance_ms
+        stored.step([(row, number + place) for place, row in enumerate(rows)], processing_time_ms)
         number += len(rows)
         stored.store("delta")
     if not stored.pieces:

@@ -65,7 +65,7 @@ class Stored(StoredGroup):
 
     def step(self, *parts: pa.RecordBatch, elements: bool = False) -> list[Row]:
         out = StepOutputs()
-        self.group.advance_clock(0, out)
+        self.group.advance_processing_time(0, out)
         for number, part in enumerate(parts):
             self.group.rows(part, out)
             if elements:
@@ -78,7 +78,7 @@ class Stored(StoredGroup):
     def emit(self, rows: list[Row]) -> list[pa.RecordBatch]:
         """What a changelog emits for rows."""
         out = StepOutputs()
-        self.group.advance_clock(0, out)
+        self.group.advance_processing_time(0, out)
         if rows:
             self.group.rows(pa.RecordBatch.from_pylist(rows, schema=ROWS), out)
         return [batch for _, batch in out.batches]

@@ -67,9 +67,9 @@ def totals(keys: tuple[str, ...] = ("shop",), *names: str) -> RetractingAggregat
 class Stored(StoredGroup):
     """A group, with what a step of it emits."""
 
-    def step(self, rows: pa.RecordBatch, clock_ms: int = 0) -> pa.RecordBatch:
+    def step(self, rows: pa.RecordBatch, processing_time_ms: int = 0) -> pa.RecordBatch:
         out = StepOutputs()
-        self.group.advance_clock(clock_ms, out)
+        self.group.advance_processing_time(processing_time_ms, out)
         for piece in (rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)):
             if piece.num_rows:
                 self.group.rows(piece, out)
@@ -91,16 +91,16 @@ class Oracle:
     rows: dict[str, Row] = field(default_factory=dict)
     touched_ms: dict[str, int] = field(default_factory=dict)
 
-    def step(self, rows: list[Row], clock_ms: int) -> None:
+    def step(self, rows: list[Row], processing_time_ms: int) -> None:
         if self.ttl_ms is not None:
-            for key in [key for key, at in self.touched_ms.items() if at + self.ttl_ms <= clock_ms]:
+            for key in [key for key, at in self.touched_ms.items() if at + self.ttl_ms <= processing_time_ms]:
                 del self.rows[key], self.touched_ms[key]
         for row in rows:
             self.rows.pop(row["id"], None)
             self.touched_ms.pop(row["id"], None)
             if not row["gone"]:
                 self.rows[row["id"]] = row
-                self.touched_ms[row["id"]] = clock_ms
+                self.touched_ms[row["id"]] = processing_time_ms
 
     def results(self, keys: tuple[str, ...]) -> dict[Any, Row]:
         groups: dict[Any, list[Row]] = {} if keys else {(): []}
@@ -167,11 +167,11 @@ def run(
     """
     changes, groups, oracle = Stored(changelog(ttl_ms=ttl_ms)), Stored(totals(keys)), Oracle(ttl_ms)
     table: dict[Any, Row] = {}
-    clock_ms = 0
+    processing_time_ms = 0
     for rows, advance_ms, fate in history:
-        clock_ms += advance_ms
-        oracle.step(rows, clock_ms)
-        changed = changes.step(pa.RecordBatch.from_pylist(rows, schema=ROWS), clock_ms)
+        processing_time_ms += advance_ms
+        oracle.step(rows, processing_time_ms)
+        changed = changes.step(pa.RecordBatch.from_pylist(rows, schema=ROWS), processing_time_ms)
         if ttls_ms is not None and fate == "restart":
             ttl_ms = oracle.ttl_ms = next(ttls_ms)
             changes.config = changelog(ttl_ms=ttl_ms)
@@ -179,8 +179,10 @@ def run(
         if ttls_ms is not None:
             changes.former = None  # it has the former time to live
         if ttl_ms is None and fate == "snapshot":
-            oracle.touched_ms |= dict.fromkeys(oracle.touched_ms, clock_ms)  # the time of its last writing
-        results = groups.step(changed, clock_ms).to_pylist()
+            oracle.touched_ms |= dict.fromkeys(
+                oracle.touched_ms, processing_time_ms
+            )  # the time of its last writing
+        results = groups.step(changed, processing_time_ms).to_pylist()
         groups.store(fate)
         emitted = [tuple(row[key] for key in keys) for row in results]
         assert len({*emitted}) == len(emitted)

@@ -144,9 +144,9 @@ def test_expired_keys_leave_the_store() -> None:
     runtime = runtime_of(replace(by_record(config), latest_only=True), strategy=None)
     store = MemoryStore()
 
-    def step(clock_ms: int, *batch: tuple[str, int, int]) -> list[tuple[Any, ...]]:
+    def step(processing_time_ms: int, *batch: tuple[str, int, int]) -> list[tuple[Any, ...]]:
         items = rows(*batch) if batch else []
-        return [each[:3] for each in results(runtime.step(0, items, clock_ms, store, StateCache()))]
+        return [each[:3] for each in results(runtime.step(0, items, processing_time_ms, store, StateCache()))]
 
     assert step(1, ("a", 1, 1), ("b", 1, 10), ("a", 1, 2)) == [("a", 2, 3), ("b", 1, 10)]
     assert {key.key["user"] for key in inspected(store).keys or ()} == {"a", "b"}

@@ -149,7 +149,7 @@ class Restarted:
                 if argument > self.group.header()["watermark_ms"]:
                     self.group.advance_watermark(argument, out)
             case "clock":
-                self.group.advance_clock(argument, out)
+                self.group.advance_processing_time(argument, out)
             case "backlog":
                 self.group.attributes(RecordAttributes(argument), out)
             case "delta":

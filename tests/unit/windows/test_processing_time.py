@@ -25,17 +25,20 @@ SESSIONS = WindowConfig(assigner=SessionWindows(100), function=WindowAggregate(S
 def test_closed_window_does_not_fire_again_when_the_clock_goes_back(restarts: bool) -> None:
     """A record that arrives at an earlier time of the clock belongs to the current window."""
     operator, state = WindowOperator(SECONDS), WindowState()
-    operator.advance_clock(state, 500)
+    operator.advance_processing_time(state, 500)
     operator.process(state, [KeyedRecord("a", 1, None)])
-    (first,) = operator.advance_clock(state, 1_000).results
+    (first,) = operator.advance_processing_time(state, 1_000).results
     if restarts:
-        written, state = encode_windows(state.keys, state), WindowState(clock_ms=state.clock_ms)
+        written, state = (
+            encode_windows(state.keys, state),
+            WindowState(processing_time_ms=state.processing_time_ms),
+        )
         decode_windows(written, state, SECONDS)
 
-    assert not operator.advance_clock(state, 400).results
+    assert not operator.advance_processing_time(state, 400).results
     operator.process(state, [KeyedRecord("a", 2, None)])
-    assert not operator.advance_clock(state, 999).results
-    (second,) = operator.advance_clock(state, 2_000).results
+    assert not operator.advance_processing_time(state, 999).results
+    (second,) = operator.advance_processing_time(state, 2_000).results
 
     assert [(each.window_start_ms, each.value) for each in (first, second)] == [(0, 1), (1_000, 2)]
 
@@ -43,12 +46,12 @@ def test_closed_window_does_not_fire_again_when_the_clock_goes_back(restarts: bo
 def test_copy_of_a_key_keeps_its_processing_timers_when_the_key_changes() -> None:
     """The copy is what a failing call is rolled back to."""
     operator, state = WindowOperator(SESSIONS), WindowState()
-    operator.advance_clock(state, 0)
+    operator.advance_processing_time(state, 0)
     operator.process(state, [KeyedRecord("a", 1, None)])
     before = copy_key(state.keys["a"], SESSIONS)
     timers = [set(pane.processing_timers) for pane in before.panes.values()]
 
-    operator.advance_clock(state, 50)
+    operator.advance_processing_time(state, 50)
     operator.process(state, [KeyedRecord("a", 2, None)])
 
     assert any(timers)

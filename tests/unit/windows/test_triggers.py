@@ -140,10 +140,10 @@ def test_continuous_processing_time_trigger_emits_at_multiples() -> None:
     harness.move_clock(10)
     harness.feed(("a", 1))
     counts = []
-    for clock_ms in (39, 40, 79, 98, 99, 100):
-        counts.append(len(harness.move_clock(clock_ms).results))
+    for processing_time_ms in (39, 40, 79, 98, 99, 100):
+        counts.append(len(harness.move_clock(processing_time_ms).results))
         assert all(
-            due_ms > clock_ms
+            due_ms > processing_time_ms
             for key in harness.snapshot()["keys"]
             for window in key["windows"]
             for due_ms in window["processing_timers"]
@@ -160,18 +160,23 @@ def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
     harness.feed(("a", 1))
     harness.move_clock(30)
     harness.feed(("a", 2))
-    counts = [len(harness.move_clock(clock_ms).results) for clock_ms in (39, 40, 80, 109, 120, 128, 129)]
+    counts = [
+        len(harness.move_clock(processing_time_ms).results)
+        for processing_time_ms in (39, 40, 80, 109, 120, 128, 129)
+    ]
 
     assert counts == [0, 1, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("clock_ms", [1010, 10], ids=["after the window's end", "in the window"])
-def test_continuous_clock_trigger_of_event_time_windows_emits_at_multiples_only(clock_ms: int) -> None:
+@pytest.mark.parametrize("processing_time_ms", [1010, 10], ids=["after the window's end", "in the window"])
+def test_continuous_clock_trigger_of_event_time_windows_emits_at_multiples_only(
+    processing_time_ms: int,
+) -> None:
     """The clock may be far beyond the end of a window of event time, as where history is read."""
     harness = harness_of(TumblingWindows(100), ContinuousProcessingTime(40))
-    multiple = clock_ms - clock_ms % 40 + 40
+    multiple = processing_time_ms - processing_time_ms % 40 + 40
 
-    harness.move_clock(clock_ms)
+    harness.move_clock(processing_time_ms)
     at_once = [values_of(harness.feed(("a", number, 5))) for number in range(3)]
     harness.restart()
     seen = [len(harness.move_clock(multiple + after_ms).results) for after_ms in (-1, 0, 39, 40, 80, 120)]

@@ -113,9 +113,9 @@ def test_expired_keys_leave_the_store_and_what_flowcore_state_shows() -> None:
     runtime = runtime_of(by_column(config), strategy=None)
     store = MemoryStore()
 
-    def step(clock_ms: int, *batch: tuple[str, int, int]) -> list[tuple[Any, ...]]:
+    def step(processing_time_ms: int, *batch: tuple[str, int, int]) -> list[tuple[Any, ...]]:
         items = packed(*batch) if batch else []
-        return [each[:3] for each in results(runtime.step(0, items, clock_ms, store, StateCache()))]
+        return [each[:3] for each in results(runtime.step(0, items, processing_time_ms, store, StateCache()))]
 
     assert step(1, ("a", 1, 1), ("b", 1, 10), ("a", 1, 2)) == [("a", 2, 3), ("b", 1, 10)]
     assert {key.key["user"]: key.states for key in inspected(store).keys or ()} == {
