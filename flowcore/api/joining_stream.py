@@ -310,7 +310,8 @@ class JoiningStream(KeyedStream):
         type_checks.require_comparable(left, right, name, pairs)
         columns = tuple(each for each in left.columns if each.lower() not in hidden[0])
         if how not in ("semi", "anti"):
-            checks.require_unambiguous(left, right, name, pairs, {*hidden[0], *hidden[1]})
+            # A column that is hidden of one side only would be taken for that of the other side.
+            checks.require_unambiguous(left, right, name, pairs, {*hidden[0]}.intersection(hidden[1]))
             used = {column.lower() for _, column in pairs}.union(hidden[1])
             columns += tuple(each for each in right.columns if each.lower() not in used)
         fields = self._fields(name, attributes, inputs=(left, right), columns=columns)

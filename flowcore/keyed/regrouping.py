@@ -208,10 +208,13 @@ def _header(manifests: Sequence[StateManifest], buffered: Counter[int], number: 
     )
 
 
+_EXPIRING = ("ranked by ", "running by ")
+
+
 def _combine_own(layout: str, headers: Sequence[Any]) -> Any:
     """The header of an operator, which has only the entries that were not expired in their key groups."""
     found = _combine(headers)
-    return {**found, "expired_ms": MIN_TIMESTAMP_MS} if layout.startswith("ranked by ") else found
+    return {**found, "expired_ms": MIN_TIMESTAMP_MS} if layout.startswith(_EXPIRING) else found
 
 
 def _combine(values: Sequence[Any]) -> Any:

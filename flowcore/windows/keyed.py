@@ -103,8 +103,10 @@ class _Group(KeyGroup):
             event_timers=_RecordingTimers(self._changed), processing_timers=_RecordingTimers(self._changed)
         )
         self._schema = context.outputs[RESULTS]
-        self._quiet = QuietRecords.of(
-            context.config, context.keys, context.key_of, context.timestamp, context.values
+        self._quiet = (
+            QuietRecords.of(context.config, context.keys, context.key_of, context.timestamp, context.values)
+            if context.value_of is _unchanged
+            else None
         )
 
     @property

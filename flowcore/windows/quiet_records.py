@@ -67,7 +67,7 @@ class QuietRecords:
         if config.time != "event" or config.evictor is not None or type(trigger) is not EventTimeTrigger:
             return None
         windows = config.assigner
-        if not isinstance(windows, TumblingWindows) or windows.size_ms >= _LONGEST_MS:
+        if type(windows) is not TumblingWindows or windows.size_ms >= _LONGEST_MS:
             return None
         match function:
             case WindowAggregate(function=BuiltIns() as aggregates):

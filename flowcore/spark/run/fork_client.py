@@ -23,6 +23,7 @@ SERVER = "FLOWCORE_FORK_SERVER"
 """The environment variable with the path of the server's socket, in a folder that only its user can open."""
 LENGTH = "!I"
 _WAITS_S = 20.0
+_POLL_S = 0.2
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,8 @@ def main() -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     answer = server.recv(struct.calcsize(LENGTH))
+    while not answer and _exists(pid):  # the server was killed, and the process goes on
+        time.sleep(_POLL_S)
     sys.exit(struct.unpack(LENGTH, answer)[0] if answer else 1)
 
 
@@ -58,11 +61,13 @@ def python_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _lock(path: str) -> int | None:
     """Lock a file as long as this process is there; None if the process that has started the server is."""
-    fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    fd = None
     try:
+        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)
         return None
     return fd
 
@@ -119,6 +124,14 @@ def _ask(server: socket.socket, arguments: list[str]) -> int | None:
     except OSError:
         return None
     return struct.unpack(LENGTH, answer)[0] if answer else None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _terminate(pid: int) -> None:

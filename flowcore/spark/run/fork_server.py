@@ -4,8 +4,9 @@ Spark starts a process of Python for the pool of each exchange, and another one 
 of a query. A new Python takes more than a second of processor time to import pandas, Arrow and flowcore, and
 100 MB. Forked from this one it takes some milliseconds, and shares its memory.
 
-`fork_client` starts the server with the first pool, and asks it for each process. The server ends with the
-client that has started it, which holds the other end of its standard input.
+`fork_client` starts the server with the first pool, and asks it for each process. When the client ends that
+has started it, which holds the other end of its standard input, the server takes no more clients, and ends
+with its last process.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def serve(path: str) -> None:
         path: Of the socket. Clients may connect before the modules are imported, and wait.
     """
     listening = socket.socket(socket.AF_UNIX)
+    Path(f"{path}.new").unlink(missing_ok=True)  # of a server that was killed before it listened
     listening.bind(f"{path}.new")
     listening.listen(128)
     Path(f"{path}.new").rename(path)  # with a listener, so that no client is refused
@@ -55,6 +57,7 @@ class _Server:
         self._listening = listening
         self._clients: dict[int, socket.socket] = {}
         """The client of each child, by process id."""
+        self._is_open = True
         self._ended, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno())
@@ -64,24 +67,28 @@ class _Server:
         with selectors.DefaultSelector() as selector:
             for source in (0, self._listening, self._ended):
                 selector.register(source, selectors.EVENT_READ)
-            while True:
+            while self._is_open or self._clients:
                 ready = [key.fileobj for key, _ in selector.select()]
-                if 0 in ready:
-                    return
+                if 0 in ready:  # the others go on; the next pool starts another server
+                    for source in (0, self._listening):
+                        selector.unregister(source)
+                    self._listening.close()
+                    self._is_open = False
                 if self._ended in ready:
                     self._ended.recv(1024)
                     self._report_ended()
-                if self._listening in ready:
-                    self._answer(self._listening.accept()[0])
+                if self._is_open and self._listening in ready:
+                    with suppress(OSError):  # a client that has gone, or too many open files
+                        self._answer(self._listening.accept()[0])
 
     def _report_ended(self) -> None:
         """Tell clients how their processes have ended."""
-        while self._clients:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            with self._clients.pop(pid) as client, suppress(OSError):  # the client may have been killed
-                client.sendall(struct.pack(LENGTH, os.waitstatus_to_exitcode(status) & 0xFF))
+        with suppress(ChildProcessError):  # there is no other child
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                client = self._clients.pop(ended[0], None)
+                if client is not None:  # else it was killed before it had an answer
+                    with client, suppress(OSError):
+                        client.sendall(struct.pack(LENGTH, os.waitstatus_to_exitcode(ended[1]) & 0xFF))
 
     def _answer(self, client: socket.socket) -> None:
         """Fork a process as the client asks for, unless its Python would be another one."""

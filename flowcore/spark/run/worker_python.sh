@@ -15,5 +15,5 @@ done
 case "$*" in *.transform_with_state_driver_worker*) exec >/dev/null ;; esac
 export PYTHONPATH="$path"
 # Without site packages Python starts at once; the client asks for a process that has everything.
-[ -n "$FLOWCORE_FORK_SERVER" ] && exec "$PYSPARK_DRIVER_PYTHON" -I -S "${0%/*}/fork_client.py" "$@"
+[ -n "$FLOWCORE_FORK_SERVER" ] && [ -z "$PYTHONHOME$PYTHONPLATLIBDIR" ] && exec "$PYSPARK_DRIVER_PYTHON" -I -S "${0%/*}/fork_client.py" "$@"
 exec "$PYSPARK_DRIVER_PYTHON" "$@"

@@ -13,7 +13,7 @@ from flowcore.keyed.columns import KeyColumns, timestamps_of
 from flowcore.keyed.content import read_ended_ms
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
-from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
+from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.columnar.accumulators import AccumulatorColumns, ColumnarAggregates
 from flowcore.windows.config import WindowConfig
@@ -52,7 +52,8 @@ class ColumnarConfig(KeyGroupOperator):
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
         keys = [(name, self.rows.field(name).type) for name in self.keys]
-        results = [*keys, *self.aggregates.result_types().items(), *WINDOW_FIELDS]
+        ordinal = [] if self.config.assigner.bounded else [(ORDINAL, pa.int32())]
+        results = [*keys, *self.aggregates.result_types().items(), *WINDOW_FIELDS, *ordinal]
         return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
 
 

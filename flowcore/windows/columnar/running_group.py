@@ -34,7 +34,8 @@ _NEWEST = Accumulator("max", "@newest_ms")
 _TIMES = (_BEGAN, _TOUCHED, _NEWEST)
 _KEYS_PER_PIECE = 1 << 16
 _LEAST_GARBAGE = 1 << 12
-_MAX_FIRING = (1 << 31) - 1
+_FIRING_BITS = 31
+_MAX_FIRING = (1 << _FIRING_BITS) - 1
 
 
 class RunningGroup(ColumnarGroup):
@@ -138,17 +139,19 @@ class RunningGroup(ColumnarGroup):
     def _emit(self, keys: list[pa.Array[Any]], positions: Ints, out: StepOutputs) -> None:
         """Emit the results of keys, each with the number of its records as that of its firing.
 
-        A key that returns after its expiry has other record ids, by the time of its first record.
+        The bits of that number which a firing has no place for are the ordinal. A key that returns after its
+        expiry has other record ids, by the time of its first record.
         """
         values, count = self._table.values(positions), len(positions)
         newest_ms, end_ms = values[_NEWEST], saturated(ALL_TIME.end_ms)
-        began_ms = np.full(count, ALL_TIME.start_ms) if self._ttl_ms is None else values[_BEGAN]
+        records = values[_RECORDS]
         windows = (
-            began_ms,
+            values[_BEGAN],
             np.full(count, end_ms),
             np.where(newest_ms == MIN_TIMESTAMP_MS, ALL_TIME.last_ms, newest_ms),
-            (values[_RECORDS] & _MAX_FIRING).astype(np.int32),
+            (records & _MAX_FIRING).astype(np.int32),
             np.zeros(count, np.bool_),
+            (records >> _FIRING_BITS).astype(np.int32),
         )
         columns = [*keys, *self._aggregates.results(values).values(), *map(pa.array, windows)]
         out.rows(RESULTS, pa.record_batch(columns, schema=self._schema))

@@ -114,6 +114,18 @@ def test_deletions_have_any_name() -> None:
     assert both.columns == ("Number", "price", "bidder", "bid", "row_id", "is_deleted")
 
 
+@pytest.mark.parametrize("deletes", ["left", "right"])
+def test_a_column_is_not_taken_for_the_deletions_of_the_other_side(deletes: str) -> None:
+    """They are not in the output, which would have them in place of the column of that name."""
+    flow = Flow("market")
+    renamed = prices(flow).select("auction", "price", "is_deleted as gone")
+    others = bids(flow).select("auction", "bidder as gone")
+    left, right = (renamed, others) if deletes == "left" else (others, renamed)
+
+    with pytest.raises(PlanError, match="have the column 'gone', which is not joined on"):
+        left.join(right, on="auction", how="left", ttl=None)
+
+
 def test_a_side_that_changes_now_and_did_not_before_needs_a_new_checkpoint() -> None:
     """In both directions; another time to live does not."""
 

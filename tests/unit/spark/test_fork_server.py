@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -121,6 +124,55 @@ def test_another_python_is_a_new_process(folder: Path, other: Mapping[str, str])
 
     assert (found["pid"], found["arguments"]) == (client.process.pid, ["one"])
     assert (errors, code) == ("an error\n", 2)
+
+
+def test_processes_go_on_when_the_first_one_ends(tmp_path: Path) -> None:
+    """Those of other pools, whose tasks would fail; and the server is there until their end."""
+    (tmp_path / "pool_daemon.py").write_text(_PROGRAM)
+    first, second = Client(tmp_path, "pool_daemon"), Client(tmp_path, "pool_daemon")
+    servers = {client.first()["parent"] for client in (first, second)}
+
+    assert first.process.stdin is not None
+    first.process.stdin.close()
+    assert first.process.wait(60) == 0
+    assert second.process.poll() is None
+    assert second.end("123")[1] == 3
+    (server,) = servers
+    wait_until(lambda: not psutil.pid_exists(server), "the server has ended")
+    first.process.stdin = None
+    assert first.end()[0] == "an error\n"  # the server has written none
+
+
+def test_a_process_whose_server_is_killed_goes_on(tmp_path: Path) -> None:
+    """Its client stays as long as it, so that Spark does not close its standard input."""
+    (tmp_path / "pool_daemon.py").write_text(_PROGRAM)
+    client = Client(tmp_path, "pool_daemon")
+    found = client.first()
+
+    os.kill(found["parent"], signal.SIGKILL)
+    time.sleep(1)
+
+    assert client.process.poll() is None
+    assert client.end() == ("an error\n", 1)
+    assert not psutil.pid_exists(found["pid"])
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_client_that_asks_and_dies_harms_no_other(folder: Path) -> None:
+    """Spark ends the process of a query that is stopped while it starts."""
+    other = Client(folder, "single")
+    server = other.first()["parent"]
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{Path(__file__).parents[3]}"}
+    asked = json.dumps({"arguments": ["single"], "environment": environment}).encode()
+    os.kill(server, signal.SIGSTOP)
+    with socket.socket(socket.AF_UNIX) as client, Path(os.devnull).open() as null:
+        client.connect(str(folder / "fork"))
+        socket.send_fds(client, [struct.pack(fork_client.LENGTH, len(asked))], [null.fileno()] * 3)
+        client.sendall(asked)
+    os.kill(server, signal.SIGCONT)
+    wait_until(lambda: len(psutil.Process(server).children()) == 2, "the process has ended")
+
+    assert other.end("12")[1] == 2
 
 
 def test_a_server_ends_with_its_first_process_and_the_next_one_starts_another(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.state_cache import StateCache
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.memory_store import MemoryStore
@@ -21,7 +23,7 @@ from tests.unit.keyed.test_inspection import inspected
 from tests.unit.keyed.test_runtime import by_column, results, runtime_of
 from tests.unit.keyed.test_runtime import rows as packed
 from tests.unit.keyed.test_runtime import windows as totals_of
-from tests.unit.windows.test_keyed import AGGREGATES, ROWS, Restarted, Row, Step, by_record, rows
+from tests.unit.windows.test_keyed import AGGREGATES, ROWS, Restarted, Row, Step, batch, by_record, rows
 
 TTL_MS = 10
 times = st.none() | st.integers(-8, 16) | st.just(MAX_TIMESTAMP_MS)
@@ -78,8 +80,9 @@ def test_running_aggregates_are_those_of_single_records(ttl_ms: int | None, take
         for row, each in zip(found, expected.values(), strict=True):
             values = [*row.values()]
             times = [each.window_start_ms, each.window_end_ms, each.timestamp_ms, each.firing, each.is_late]
-            if ttl_ms is None:  # single records have no newest time without a time to live
-                del values[-3], times[2]
+            assert values.pop() == 0  # the ordinal of firings below 2**31
+            if ttl_ms is None:  # single records have neither beginning nor newest time then
+                del values[-3], values[-4], times[2], times[0]
             assert repr(values[2:]) == repr([*each.value.values(), *times])
     panes = [pane for key in single._state.keys.values() for pane in key.panes.values()]
     used_ms = min((pane.life.used_ms for pane in panes if pane.life), default=None)
@@ -94,7 +97,38 @@ def test_a_result_has_the_newest_event_time_of_its_records() -> None:
     (_, found), = group.step("in", came).batches  # fmt: skip
 
     assert found.column("@timestamp_ms").to_pylist() == [5, MAX_TIMESTAMP_MS]
-    assert found.column("@start_ms").to_pylist() == [MIN_TIMESTAMP_MS] * 2
+
+
+def test_ids_are_not_repeated_when_the_time_to_live_is_removed() -> None:
+    """A key that has expired began anew, and what is told apart by its beginning stays so."""
+    ids: list[Any] = []
+    pieces: list[bytes] = []
+    header: Any = None
+    for ttl_ms, clocks in ((None, [0, 5]), (10, [6, 20]), (None, [21, 22])):
+        group = _operator(_config(ttl_ms)).open()
+        if header is not None:
+            group.restore(header, iter(pieces))
+        for clock in clocks:
+            out = StepOutputs()
+            group.advance_processing_time(clock, out)
+            group.rows(batch([("a", 0, 3, 1, None, None)]), out)
+            ids += [(row["@start_ms"], row["@firing"]) for row in out.batches[0][1].to_pylist()]
+        pieces, header = [*group.snapshot()], group.header()
+
+    assert ids == [(0, 1), (0, 2), (0, 3), (20, 1), (20, 2), (20, 3)]
+
+
+def test_ids_differ_beyond_the_numbers_that_a_firing_holds() -> None:
+    """A key with more than 2**31 records; a query at 50,000 a second has it in half a day."""
+    group: Any = _operator(_config(None)).open()
+    first = StepOutputs()
+    group.rows(batch([("a", 0, 3, 1, None, None)]), first)
+    group._table.combine(running_group._RECORDS, np.array([0]), 2**31)
+    second = StepOutputs()
+    group.rows(batch([("a", 0, 3, 1, None, None)]), second)
+
+    found = [out.batches[0][1].select(["@firing", "@ordinal"]).to_pylist() for out in (first, second)]
+    assert found == [[{"@firing": 1, "@ordinal": 0}], [{"@firing": 2, "@ordinal": 1}]]
 
 
 def test_one_group_has_no_key() -> None:
