@@ -29,7 +29,7 @@ import pyarrow as pa
 from flowcore.joins.group import LEFT, RIGHT, NewRows
 from flowcore.joins.interval import IntervalJoin, IntervalJoinGroup
 from flowcore.joins.side_rows import Matches
-from flowcore.keyed.key_index import Ints, factorize_keys
+from flowcore.keyed.key_index import Ints, factorize_keys, find_last_rows
 from flowcore.keyed.operator import StepOutputs
 
 __all__ = ["RetractingJoin", "RetractingJoinGroup"]
@@ -87,7 +87,7 @@ class RetractingJoinGroup(IntervalJoinGroup):
             return
         stored = self._stored_columns(rows, side)
         numbers = factorize_keys([stored.column(name)], rows.num_rows)
-        first, last = numbers.first, _find_last(numbers.codes, len(numbers.first))
+        first, last = numbers.first, find_last_rows(numbers.codes, len(numbers.first))
         for chosen, deleted in (
             (first[~inserted[first] & ~inserted[last]], True),
             (last[inserted[last]], False),
@@ -130,7 +130,7 @@ class RetractingJoinGroup(IntervalJoinGroup):
         )
         codes = pa.array(np.concatenate([side.codes[stored], new.codes[mine]]))
         numbers = factorize_keys([codes, names], len(names))
-        last = _find_last(numbers.codes, len(numbers.first)) - len(stored)
+        last = find_last_rows(numbers.codes, len(numbers.first)) - len(stored)
         changed = last >= 0
         stays = np.zeros(len(last), np.bool_)
         stays[changed] = self._are_inserted(new.rows)[mine[last[changed]]]
@@ -238,10 +238,3 @@ class RetractingJoinGroup(IntervalJoinGroup):
 
     def _are_inserted(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         return np.asarray(rows.column(self._config.change).to_numpy() > 0)
-
-
-def _find_last(codes: Ints, count: int) -> Ints:
-    """For each code, its last row."""
-    last = np.zeros(count, np.int64)
-    np.maximum.at(last, codes, np.arange(len(codes)))
-    return last

@@ -26,6 +26,7 @@ __all__ = [
     "KeyIndex",
     "factorize_keys",
     "find_first_rows",
+    "find_last_rows",
     "key_by_name",
     "to_key_columns",
     "to_key_values",
@@ -72,6 +73,13 @@ def find_first_rows(codes: Ints, count: int) -> Ints:
     first = np.empty(count, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
+
+
+def find_last_rows(codes: Ints, count: int) -> Ints:
+    """For each code, its last row."""
+    last = np.empty(count, np.int64)
+    last[codes] = np.arange(len(codes))
+    return last
 
 
 def to_python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import RecordAttributes, WatermarkStatus
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
-from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
-from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
+from flowcore.keyed.key_index import Ints, factorize_keys, find_last_rows, to_key_columns, to_python_keys
+from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import DELETED, RESULTS
 from flowcore.ranking.kept_rows import KeptRows
+from flowcore.retraction.collecting import CollectingGroup
 from flowcore.retraction.totals import Argument, Total
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.columnar.accumulators import result_type
@@ -130,7 +130,7 @@ class _Step:
     before: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
 
-class RetractingGroup(KeyGroup):
+class RetractingGroup(CollectingGroup):
     """A key group."""
 
     def __init__(self, config: RetractingAggregates) -> None:
@@ -150,18 +150,6 @@ class RetractingGroup(KeyGroup):
         self._step_rows = KeptRows(self._passed)
         self._unsaved: dict[Any, None] = {}
         self._unsaved_values: list[dict[tuple[Any, Any], None]] = [{} for _ in self._arguments]
-
-    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - results have no time
-        """Emit what records before the watermark have changed."""
-        self._emit_changes(out)
-
-    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - later rows have them
-        """Emit what records before the attributes have changed."""
-        self._emit_changes(out)
-
-    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:  # noqa: ARG002 - of the input
-        """Emit what records before the status have changed."""
-        self._emit_changes(out)
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:  # noqa: ARG002 - emitted later, once for each group
         """Add and take back the values of rows."""
@@ -183,15 +171,10 @@ class RetractingGroup(KeyGroup):
             if argument.sums or argument.counts:
                 self._fold(place, column.take(valid), keys, totals, *found)
         start = self._step_rows.add(rows.select(self._passed.names))
-        last = np.zeros(len(keys), np.int64)
-        last[codes.codes] = np.arange(start, start + rows.num_rows)
+        last = start + find_last_rows(codes.codes, len(keys))
         self._step.last.update(zip(keys, last.tolist(), strict=True))
 
-    def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - without input nothing changes
-        """Emit what the last records have changed."""
-        self._emit_changes(out)
-
-    def _emit_changes(self, out: StepOutputs) -> None:
+    def emit_changes(self, out: StepOutputs) -> None:
         """Emit each group whose result has changed; those without rows are deleted, and forgotten."""
         step, self._step = self._step, _Step()
         emitted: list[tuple[Any, tuple[Any, ...], bool]] = []

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from flowcore.keyed.columns import complete_batch, concat_batches, take_rows
 from flowcore.keyed.content import GONE
-from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns, to_python_keys
+from flowcore.keyed.key_index import Ints, factorize_keys, find_last_rows, to_key_columns, to_python_keys
 from flowcore.ranking.kept_rows import KeptRows
 from flowcore.ranking.order import OrderColumn, find_first, sort_rows
 
@@ -211,8 +211,7 @@ class OrderedGroups:
             The positions of added rows, the places of their groups, and the identities that have changed.
         """
         each = factorize_keys(self._columns(rows, self._names), rows.num_rows)
-        last = np.zeros(len(each.first), np.int64)
-        last[each.codes] = np.arange(rows.num_rows)
+        last = find_last_rows(each.codes, len(each.first))
         identities = self._keys_at(rows, self._names, last)
         found = map(self._places.get, identities, repeat(_NOWHERE))
         old = np.fromiter(found, np.int64, len(identities))

@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import RecordAttributes, WatermarkStatus
 from flowcore.keyed import segments
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.content import ROW_KEY
-from flowcore.keyed.key_index import to_key_columns
-from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
+from flowcore.keyed.key_index import find_last_rows, to_key_columns
+from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import DELETED, RESULTS
 from flowcore.ranking.kept_rows import KeptRows
 from flowcore.ranking.keyed import RANK
+from flowcore.retraction.collecting import CollectingGroup
 from flowcore.retraction.ordered_groups import OrderedGroups
 
 __all__ = ["RetractingRanking", "RetractingRankingGroup"]
@@ -98,7 +98,7 @@ class RetractingRanking(KeyGroupOperator):
         return RetractingRankingGroup(self)
 
 
-class RetractingRankingGroup(KeyGroup):
+class RetractingRankingGroup(CollectingGroup):
     """A key group."""
 
     def __init__(self, config: RetractingRanking) -> None:
@@ -120,28 +120,12 @@ class RetractingRankingGroup(KeyGroup):
         self._passed = pa.schema([config.rows.field(name) for name in dict.fromkeys(config.passed.values())])
         self._passed_rows = KeptRows(self._passed)
 
-    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:  # noqa: ARG002 - results have no time
-        """Emit what records before the watermark have changed."""
-        self._emit_changes(out)
-
-    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - later rows have them
-        """Emit what records before the attributes have changed."""
-        self._emit_changes(out)
-
-    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:  # noqa: ARG002 - of the input
-        """Emit what records before the status have changed."""
-        self._emit_changes(out)
-
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:  # noqa: ARG002 - emitted later, once for each rank
         """Collect rows, which change groups together: that is faster than one after the other."""
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         if self._waiting_rows >= _ROWS_AT_ONCE:
             self._change()
-
-    def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - without input nothing changes
-        """Emit what the last records have changed."""
-        self._emit_changes(out)
 
     def header(self) -> Mapping[str, Any]:
         return {}
@@ -172,11 +156,10 @@ class RetractingRankingGroup(KeyGroup):
         )
         names, codes = self._groups.change(kept, inserted)
         start = self._passed_rows.add(rows.select(self._passed.names))
-        last = np.zeros(len(names), np.int64)
-        last[codes] = np.arange(start, start + rows.num_rows)
+        last = start + find_last_rows(codes, len(names))
         self._last.update(zip(names, last.tolist(), strict=True))
 
-    def _emit_changes(self, out: StepOutputs) -> None:
+    def emit_changes(self, out: StepOutputs) -> None:
         """Emit each rank that has another row, or none."""
         self._change()
         if not self._last:

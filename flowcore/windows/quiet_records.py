@@ -97,7 +97,7 @@ class QuietRecords:
         order = np.argsort(codes.codes, kind="stable")
         ends = np.cumsum(np.bincount(codes.codes)).tolist()
         sorted_rows = mine.take(order)
-        add = self._adding(sorted_rows) if self.aggregates is None else self._folding(sorted_rows)
+        add = self._adding(sorted_rows) if self.aggregates is None else _folding(self.aggregates, sorted_rows)
         parts = [to_key_values(each) for each in take_rows(by, codes.first)]
         changed: set[Any] = set()
         for number, start_ms in enumerate(starts.take(codes.first).to_pylist()):
@@ -122,15 +122,15 @@ class QuietRecords:
 
         return add
 
-    def _folding(self, rows: pa.RecordBatch) -> Callable[[Content, int, int], None]:
-        """Adds the rows from one to another one to the aggregates of a content."""
-        aggregates = self.aggregates or BuiltIns(())
-        read = dict.fromkeys(column for _, each in aggregates.columns for column in each.columns)
-        values = {name: to_python_values(rows.column(name)) for name in read}
 
-        def add(content: Content, begin: int, end: int) -> None:
-            columns = {name: each[begin:end] for name, each in values.items()}
-            kept = content[0].value if content else aggregates.create()
-            content[:] = [StoredRecord(None, aggregates.add_many(kept, columns, end - begin))]
+def _folding(aggregates: BuiltIns, rows: pa.RecordBatch) -> Callable[[Content, int, int], None]:
+    """Adds the rows from one to another one to the aggregates of a content."""
+    read = dict.fromkeys(column for _, each in aggregates.columns for column in each.columns)
+    values = {name: to_python_values(rows.column(name)) for name in read}
 
-        return add
+    def add(content: Content, begin: int, end: int) -> None:
+        columns = {name: each[begin:end] for name, each in values.items()}
+        kept = content[0].value if content else aggregates.create()
+        content[:] = [StoredRecord(None, aggregates.add_many(kept, columns, end - begin))]
+
+    return add

@@ -52,9 +52,11 @@ class RunningGroup(ColumnarGroup):
     @property
     def wake_ms(self) -> int | None:
         """When the next key expires."""
+        if self._ttl_ms is None:
+            return None
         values = self._table.values()
         (live,) = np.nonzero(values[_RECORDS])
-        if self._ttl_ms is None or not len(live):
+        if not len(live):
             return None
         return int(values[_TOUCHED][live].min()) + self._ttl_ms
 
