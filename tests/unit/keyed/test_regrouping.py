@@ -20,10 +20,6 @@ from flowcore.errors import StateError
 from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.operator import FlushBuffers
-from flowcore.joins.asof import AsOfJoin, AsOfJoinGroup
-from flowcore.joins.group import JoinGroup
-from flowcore.joins.interval import IntervalJoin, IntervalJoinGroup
-from flowcore.joins.latest import LatestJoin, LatestJoinGroup
 from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.manifest import StateManifest
@@ -44,6 +40,7 @@ from flowcore.watermarks.merge import MergedWatermark
 from flowcore.watermarks.progress import WatermarkSource
 from flowcore.windows import GlobalWindows, SessionWindows, SlidingWindows
 from flowcore.windows.triggers import Count
+from tests.unit.keyed.sided_joins import SidedAsOf, SidedInterval, SidedLatest
 from tests.unit.keyed.test_runtime import ROWS, STRATEGY, by_column, by_record, rows, windows
 
 Row = tuple[str, int, int]
@@ -70,47 +67,6 @@ def process() -> KeyedProcesses:
         name="silence", function=Silence(), keys=("user",), values=("v",), timestamp="t", rows=ROWS,
         results=pa.schema([("user", pa.string()), ("t", pa.int64()), ("total", pa.int64())]), side_outputs={},
     )  # fmt: skip
-
-
-class SidedGroup(JoinGroup[Any]):
-    """Rows with an odd value are those of the right side."""
-
-    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
-        odd = pa.array(rows.column("v").to_numpy() % 2 == 1)
-        super().rows(rows.append_column("is_right", odd), out)
-
-
-class SidedIntervalGroup(SidedGroup, IntervalJoinGroup):
-    """An interval join of two streams that arrive as one."""
-
-
-class SidedInterval(IntervalJoin):
-    """Configuration."""
-
-    def open(self) -> IntervalJoinGroup:
-        return SidedIntervalGroup(self)
-
-
-class SidedAsOfGroup(SidedGroup, AsOfJoinGroup):
-    """An as-of join of two streams that arrive as one."""
-
-
-class SidedAsOf(AsOfJoin):
-    """Configuration."""
-
-    def open(self) -> AsOfJoinGroup:
-        return SidedAsOfGroup(self)
-
-
-class SidedLatestGroup(SidedGroup, LatestJoinGroup):
-    """A join with the newest row of two streams that arrive as one."""
-
-
-class SidedLatest(LatestJoin):
-    """Configuration."""
-
-    def open(self) -> LatestJoinGroup:
-        return SidedLatestGroup(self)
 
 
 class ChangingGroup(RetractingRankingGroup):
