@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from flowcore.api.arrival_joins import JoinLatest, JoinRegular
 from flowcore.api.co_groups import SideAggregate
 from flowcore.api.connector_operators import Read, Write
 from flowcore.api.decisions import Decision, Obstacle
@@ -31,15 +32,7 @@ from flowcore.api.ranking import Ranked, RetractingTopN
 from flowcore.api.retraction import ChangelogNormalize, DistinctAggregate, RetractingAggregate
 from flowcore.api.sorting import EventTimeSort
 from flowcore.api.stateful import KeyedProcess, SideOutput, StatefulOperator
-from flowcore.api.stream_joins import (
-    JoinAsOf,
-    JoinInterval,
-    JoinLatest,
-    JoinRegular,
-    JoinWindow,
-    StreamJoin,
-    join_types,
-)
+from flowcore.api.stream_joins import JoinAsOf, JoinInterval, JoinWindow, StreamJoin, join_types
 from flowcore.api.window_operator import Window
 
 __all__ = [

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flowcore.api.arrival_joins import ROW_ID
 from flowcore.api.checks import refuse, require_distinct
 from flowcore.api.operators import ChangelogNormalize, JoinRegular, MapBatches, Operator
 from flowcore.api.retraction import CHANGE_COLUMN, IS_DELETED
-from flowcore.api.stream_joins import ROW_ID
 from flowcore.api.updating_rows import find_deleted, find_replacing, require_lasting_ranks, require_replaced
 
 __all__ = ["build_regular_join", "find_own_columns"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flowcore.api.arrival_joins import ROW_ID
 from flowcore.api.operators import (
     JoinAsOf,
     JoinInterval,
@@ -24,7 +25,7 @@ from flowcore.api.operators import (
 )
 from flowcore.api.retraction import CHANGE_COLUMN
 from flowcore.api.stateful import IS_DELETED
-from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, ROW_ID
+from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import PlanError
 from flowcore.joins.asof import AsOfJoin
