@@ -10,10 +10,19 @@ from typing import Literal
 from flowcore.api.checks import refuse
 from flowcore.api.operators import Operator
 from flowcore.api.updating_rows import find_origin, find_replacing, replaces_by_key
+from flowcore.api.window_assigners import Length, lateness_ms
 from flowcore.api.window_checks import find_missing_watermarks
-from flowcore.durations import MILLISECOND, show_given
+from flowcore.durations import MILLISECOND, show_given, show_ms
+from flowcore.elements import MAX_TIMESTAMP_MS
 
-__all__ = ["ReplacedRows", "interval_ms", "load_ms", "require_backward", "require_stream_join"]
+__all__ = [
+    "ReplacedRows",
+    "allowed_lateness_ms",
+    "interval_ms",
+    "load_ms",
+    "require_backward",
+    "require_stream_join",
+]
 
 
 ReplacedRows = Literal["refused", "newest", "retracted"]
@@ -90,6 +99,27 @@ def load_ms(name: str, load: Literal["caught-up"] | datetime | None) -> Literal[
             "loaded; pass 'caught-up', a datetime with its zone, or None to wait for nothing"
         )
     return round(load.timestamp() * 1000)
+
+
+def allowed_lateness_ms(name: str, length: Length) -> int:
+    """Check the allowed lateness of a join, seconds or `timedelta`, and convert it to milliseconds.
+
+    Raises:
+        InvalidWindowError: It is not a number of whole milliseconds.
+    """
+    length_ms = lateness_ms(length)
+    if length_ms < 0:
+        refuse(
+            f"operator {name!r}: allowed_lateness={show_ms(length_ms)} is negative: records would be late "
+            "before the watermark reaches them; pass 0 or more"
+        )
+    if length_ms >= MAX_TIMESTAMP_MS:
+        refuse(
+            f"operator {name!r}: allowed_lateness={length!r}: its watermark would never advance, so records "
+            "without partner and windows downstream would wait for the end of input; pass a finite one, or "
+            "use join(..., ttl=None), which keeps all records for ever"
+        )
+    return length_ms
 
 
 def interval_ms(name: str, what: str, length: timedelta) -> int:

@@ -22,7 +22,7 @@ from flowcore.api.resolution import resolve_join
 from flowcore.api.stateful import LATE_LEFT_OUTPUT, LATE_RIGHT_OUTPUT
 from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, StreamJoinType
 from flowcore.api.updating_rows import find_replacing, require_replaced
-from flowcore.api.window_assigners import Tumbling, build_assigner
+from flowcore.api.window_assigners import Length, Tumbling, build_assigner
 from flowcore.windows import TumblingWindows
 from flowcore.windows.config import LateRecords
 
@@ -91,6 +91,7 @@ class JoiningStream(KeyedStream):
         before: timedelta,
         after: timedelta,
         how: Literal["inner", "left", "right", "full"] = "inner",
+        allowed_lateness: Length = 0,
         late: LateRecords = "drop",
         name: str | None = None,
         attributes: Attributes | None = None,
@@ -109,12 +110,17 @@ class JoiningStream(KeyedStream):
                 have no partner: when the combined watermark of both sides has passed their interval, with
                 their own timestamp. The emitted watermark is delayed by ``after`` for left records, and by
                 ``before`` for right ones.
-            late: ``"drop"`` (and count) records up to the combined watermark, or ``"side-output"``: see
-                `late_left` and `late_right`.
+            allowed_lateness: How far behind the combined watermark a record may be and still find its
+                partners, exclusive; seconds or `timedelta`. Records are kept, and those without partner wait,
+                for as much longer. The emitted watermark is delayed by as much, for every ``how``.
+            late: ``"drop"`` (and count) records that are farther behind, by default those up to the combined
+                watermark, or ``"side-output"``: see `late_left` and `late_right`.
 
         Raises:
             PlanError: A column is unknown or on both sides, a side is bounded, has no watermarks or has
-                records that replace earlier ones, or an end of the interval is negative.
+                records that replace earlier ones, or an end of the interval or the lateness is negative or
+                endless.
+            InvalidWindowError: The lateness is not a number of whole milliseconds.
         """
         name = name or self.graph.free_name("join_interval")
         fields = self._join_fields(other, name, on, how, ("inner", "left", "right", "full"), attributes)
@@ -122,6 +128,7 @@ class JoiningStream(KeyedStream):
             JoinInterval(
                 **fields, late=late, before_ms=join_checks.interval_ms(name, "before", before),
                 after_ms=join_checks.interval_ms(name, "after", after),
+                allowed_lateness_ms=join_checks.allowed_lateness_ms(name, allowed_lateness),
             )
         )  # fmt: skip
 
@@ -132,6 +139,7 @@ class JoiningStream(KeyedStream):
         *,
         on: str | Sequence[str] | Mapping[str, str],
         how: StreamJoinType = "inner",
+        allowed_lateness: Length = 0,
         late: LateRecords = "drop",
         name: str | None = None,
         attributes: Attributes | None = None,
@@ -146,11 +154,15 @@ class JoiningStream(KeyedStream):
             windows: `Tumbling`.
             on: As for `join_interval`.
             how: ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``. Pairs are emitted when both
-                records have arrived, records without partner when the window ends.
-            late: As for `join_interval`; a record is late if its window has ended.
+                records have arrived, records without partner when the window has ended and its lateness is
+                over.
+            allowed_lateness: How long after its end a window still accepts records, in event time; seconds or
+                `timedelta`. Only the new pairs are emitted. The emitted watermark is delayed by as much.
+            late: As for `join_interval`; a record is late if its window has ended and the lateness is over.
 
         Raises:
             PlanError: As for `join_interval`, or the windows are not tumbling.
+            InvalidWindowError: As for `join_interval`.
         """
         name = name or self.graph.free_name("join_window")
         fields = self._join_fields(other, name, on, how, get_args(StreamJoinType), attributes)
@@ -162,8 +174,12 @@ class JoiningStream(KeyedStream):
             )
         fields["columns"] += JOIN_WINDOW_COLUMNS
         checks.require_distinct(name, fields["columns"])
-        size_ms, offset_ms = assigner.size_ms, assigner.offset_ms
-        return self.append(JoinWindow(**fields, late=late, size_ms=size_ms, offset_ms=offset_ms))
+        return self.append(
+            JoinWindow(
+                **fields, late=late, size_ms=assigner.size_ms, offset_ms=assigner.offset_ms,
+                allowed_lateness_ms=join_checks.allowed_lateness_ms(name, allowed_lateness),
+            )
+        )  # fmt: skip
 
     def join_asof(
         self,

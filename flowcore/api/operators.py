@@ -32,7 +32,14 @@ from flowcore.api.ranking import Ranked, RetractingTopN
 from flowcore.api.retraction import ChangelogNormalize, DistinctAggregate, RetractingAggregate
 from flowcore.api.sorting import EventTimeSort
 from flowcore.api.stateful import KeyedProcess, SideOutput, StatefulOperator
-from flowcore.api.stream_joins import JoinAsOf, JoinInterval, JoinWindow, StreamJoin, join_types
+from flowcore.api.stream_joins import (
+    JoinAsOf,
+    JoinInterval,
+    JoinWindow,
+    JoinWithLateness,
+    StreamJoin,
+    join_types,
+)
 from flowcore.api.window_operator import Window
 
 __all__ = [
@@ -54,6 +61,7 @@ __all__ = [
     "JoinRegular",
     "JoinType",
     "JoinWindow",
+    "JoinWithLateness",
     "KeyedProcess",
     "Map",
     "MapBatches",

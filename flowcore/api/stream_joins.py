@@ -1,9 +1,10 @@
 """Joins of two streams by event time: partners have equal keys, and close times or the same window."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
+from flowcore.api.connectors import ADDED_LATER
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.event_time_operator import emitted_by_watermark
 from flowcore.api.expressions import Expression
@@ -18,6 +19,7 @@ __all__ = [
     "JoinAsOf",
     "JoinInterval",
     "JoinWindow",
+    "JoinWithLateness",
     "StreamJoin",
     "StreamJoinType",
     "join_types",
@@ -83,13 +85,18 @@ class StreamJoin(StatefulOperator):
         """How long records are kept, in words."""
         raise NotImplementedError
 
+    @property
+    def lateness(self) -> str:
+        """How late records may be, in words after a comma; empty if no late record is joined."""
+        return ""
+
     def own_attributes(self) -> Mapping[str, bool]:
         return Operator.own_attributes(self)
 
     def describe(self) -> str:
         pairs = ", ".join(left if left == right else f"{left} = {right}" for left, right in self.on)
         late = ", late records to side outputs" if self.late == "side-output" else ""
-        return f"{self.how} join on {pairs}, {self.partners}{late}"
+        return f"{self.how} join on {pairs}, {self.partners}{self.lateness}{late}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:
         return {*used, *(column for pair in self.on for column in pair)}
@@ -147,7 +154,36 @@ class StreamJoin(StatefulOperator):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class JoinInterval(StreamJoin):
+class JoinWithLateness(StreamJoin):
+    """Pairs are emitted when both records have arrived, so that late records may still be joined.
+
+    Attributes:
+        allowed_lateness_ms: How far behind the watermark a record may be, in milliseconds, without being
+            late. Records are kept, unmatched records wait, and the emitted watermark is older by as much.
+    """
+
+    allowed_lateness_ms: int = field(default=0, metadata=ADDED_LATER)
+
+    @property
+    def lengths_ms(self) -> tuple[int, int]:
+        """How much earlier and how much later a right record is at most than the left one."""
+        raise NotImplementedError
+
+    @property
+    def lateness(self) -> str:
+        return f", late by up to {show_ms(self.allowed_lateness_ms)}" if self.allowed_lateness_ms else ""
+
+    def own_emission(self) -> Decision:
+        found = StreamJoin.own_emission(self)
+        if not self.allowed_lateness_ms:
+            return found
+        length = show_ms(self.allowed_lateness_ms)
+        why = f"its watermark is {length} older, so that pairs of late records are not late downstream"
+        return replace(found, reasons=(*found.reasons, why))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class JoinInterval(JoinWithLateness):
     """Partners have timestamps that are close.
 
     Attributes:
@@ -167,13 +203,17 @@ class JoinInterval(StreamJoin):
         return f"right {' and '.join(parts)} left" if parts else "right at the time of left"
 
     @property
+    def lengths_ms(self) -> tuple[int, int]:
+        return self.before_ms, self.after_ms
+
+    @property
     def retention(self) -> str:
-        left, right = (show_length(length_ms) for length_ms in (self.after_ms, self.before_ms))
+        right, left = (show_length(length_ms + self.allowed_lateness_ms) for length_ms in self.lengths_ms)
         return f"it keeps a left record until the watermark is {left} past it, and a right one {right}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class JoinWindow(StreamJoin):
+class JoinWindow(JoinWithLateness):
     """Partners are in the same tumbling window; the last columns are `JOIN_WINDOW_COLUMNS`.
 
     Attributes:
@@ -192,8 +232,14 @@ class JoinWindow(StreamJoin):
         return f"in tumbling windows of {show_length(self.size_ms)}{offset}"
 
     @property
+    def lengths_ms(self) -> tuple[int, int]:
+        return 0, 0  # of the last milliseconds of their windows
+
+    @property
     def retention(self) -> str:
-        return "it keeps a record until the watermark reaches the end of its window"
+        lateness_ms = self.allowed_lateness_ms
+        reached = f"is {show_ms(lateness_ms)} past" if lateness_ms else "reaches"
+        return f"it keeps a record until the watermark {reached} the end of its window"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -1,7 +1,8 @@
 """The common parts of joins of two streams: configuration, and state of a key group by side.
 
-Null equals no key. The watermark is the combined watermark of both sides; a row up to it is late, joins
-nothing, and is counted. Rows without key join nothing: they are emitted at once, or dropped.
+Null equals no key. The watermark is the combined watermark of both sides, less the allowed lateness of a join
+that has one; a row up to it is late, joins nothing, and is counted. Rows without key join nothing: they are
+emitted at once, or dropped.
 
 Times are integer milliseconds since the epoch, UTC.
 """

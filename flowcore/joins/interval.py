@@ -8,8 +8,12 @@ its timestamp plus ``before_ms``. Then it is removed. If it had no partner, and 
 of its side, it is emitted at that moment, with nulls instead of a partner. Rows without key are emitted at
 once.
 
-The timestamp of a pair is the later one of both rows, so no pair is late downstream. An unmatched row has its
-own timestamp. Therefore the emitted watermark is `IntervalJoin.watermark_delay_ms` older than the one
+An allowed lateness delays all of this: a row is late, and a row is removed, when the watermark less the
+lateness reaches the time that is said above. So a row that is behind the watermark by less than the lateness
+finds all of its partners, each pair is emitted once, and an unmatched row is final when it is emitted.
+
+The timestamp of a pair is the later one of both rows, and an unmatched row has its own timestamp. So that
+none of them is late downstream, the emitted watermark is `IntervalJoin.watermark_delay_ms` older than the one
 that arrives.
 
 In processing time, the timestamp of a row is the time of its batch, and the clock is the watermark: an
@@ -19,8 +23,9 @@ first partner arrives. Removing a row from state changes nothing that was emitte
 
 Times are integer milliseconds since the epoch, UTC.
 
-Source: Flink's interval join (``IntervalJoinOperator``), the delay of ``RowTimeIntervalJoin``, and its
-regular join (``StreamingJoinOperator``), which removes rows a time to live after they were written.
+Source: Flink's interval join (``IntervalJoinOperator``), the watermark delay of ``RowTimeIntervalJoin``,
+which contains its allowed lateness, and its regular join (``StreamingJoinOperator``), which removes rows a
+time to live after they were written. Kafka Streams' outer joins emit unmatched rows after the grace period.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, NewRows, shift_times
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
+from flowcore.watermarks.merge import delay_watermark
 
 __all__ = ["IntervalJoin", "IntervalJoinGroup"]
 
@@ -49,10 +55,13 @@ class IntervalJoin(JoinConfig):
             timestamps are not read.
         before_ms: How much earlier than the left row a right row is at most, 0 or more.
         after_ms: How much later than the left row a right row is at most, 0 or more.
+        allowed_lateness_ms: In event time, how far behind the watermark a row may be that is not late yet: a
+            row is late if it is as far behind, or farther. 0 or more.
     """
 
     before_ms: int
     after_ms: int
+    allowed_lateness_ms: int = 0
     time: Literal["event", "processing"] = "event"
 
     @property
@@ -62,11 +71,11 @@ class IntervalJoin(JoinConfig):
 
     @property
     def watermark_delay_ms(self) -> int:
-        """How much older than the watermark an emitted unmatched row may be."""
+        """How much older than the watermark an emitted row may be: a late pair, or an unmatched row."""
         if self.retracts:
             return 0
         left, right = self.keeps_unmatched
-        return max(self.after_ms * left, self.before_ms * right)
+        return self.allowed_lateness_ms + max(self.after_ms * left, self.before_ms * right)
 
     @property
     def retracts(self) -> bool:
@@ -95,6 +104,8 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         """The places of the first rows of this step, by side."""
         self._expired_ms = MIN_TIMESTAMP_MS
         """In processing time: rows that came until then have expired, by the times to live so far."""
+        self._delay_ms = config.watermark_delay_ms
+        """How much older than the last watermark the emitted one was, by the allowed lateness of then."""
 
     def advance_processing_time(self, processing_time_ms: int, out: StepOutputs) -> None:
         if self._config.time == "processing":
@@ -104,7 +115,10 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         if self._config.time == "event":
-            self._advance(watermark_ms, out)
+            self._delay_ms = self._config.watermark_delay_ms
+            # A lateness that became longer brings no rows back that were removed by the shorter one.
+            late_ms = delay_watermark(watermark_ms, self._config.allowed_lateness_ms)
+            self._advance(max(late_ms, self._watermark_ms), out)
 
     def _advance(self, watermark_ms: int, out: StepOutputs) -> None:
         """Emit the unmatched rows that can have no partner any more, and remove the rows that have ended."""
@@ -116,18 +130,22 @@ class IntervalJoinGroup(JoinGroup[IntervalJoin]):
         self._remove_ended()
 
     def header(self) -> Mapping[str, Any]:
-        """The watermark, the next id, what has expired and, for readers, how long rows are kept."""
+        """How far time has advanced, the next id, what has expired and, for readers, how long rows are kept.
+
+        ``watermark_ms`` is the watermark less the allowed lateness: the time up to which rows are late.
+        """
         expired = {"expired_ms": self._expired_ms} if self._config.time == "processing" else {}
         return {
             **super().header(),
             **expired,
             "before_ms": self._config.before_ms,
             "after_ms": self._config.after_ms,
-            "watermark_delay_ms": self._config.watermark_delay_ms,
+            "watermark_delay_ms": self._delay_ms,
         }
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         super().restore(header, pieces)
+        self._delay_ms = header["watermark_delay_ms"]
         if self._config.time == "processing":
             # An earlier version did not write it.
             expired_ms = header.get("expired_ms", header["watermark_ms"] - header["after_ms"])

@@ -16,10 +16,10 @@ import pyarrow as pa
 from flowcore.api.arrival_joins import ROW_ID
 from flowcore.api.operators import (
     JoinAsOf,
-    JoinInterval,
     JoinLatest,
     JoinRegular,
     JoinWindow,
+    JoinWithLateness,
     SideOutput,
     StreamJoin,
 )
@@ -245,10 +245,11 @@ def _make_join(
                 names = left.row_name, right.row_name
                 return RetractingJoin(**fields, change=CHANGE_COLUMN, row_names=names)
             return IntervalJoin(**fields)
-        case JoinInterval():
-            return IntervalJoin(**fields, before_ms=node.before_ms, after_ms=node.after_ms)
+        case JoinWithLateness():
+            fields |= dict(zip(("before_ms", "after_ms"), node.lengths_ms, strict=True))
+            return IntervalJoin(**fields, allowed_lateness_ms=node.allowed_lateness_ms)
         case _:
-            return IntervalJoin(**fields, before_ms=0, after_ms=0)
+            raise NotImplementedError(type(node).__name__)
 
 
 def _describe_pairs(node: StreamJoin, left: _Side, right: _Side, context: KeyGroupContext) -> StepOutput:
