@@ -95,7 +95,8 @@ class StreamJoin(StatefulOperator):
 
     def describe(self) -> str:
         pairs = ", ".join(left if left == right else f"{left} = {right}" for left, right in self.on)
-        late = ", late records to side outputs" if self.late == "side-output" else ""
+        which = "later" if self.lateness else "late"
+        late = f", {which} records to side outputs" if self.late == "side-output" else ""
         return f"{self.how} join on {pairs}, {self.partners}{self.lateness}{late}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:

@@ -31,7 +31,7 @@ CLAIMED = {
     "bundle": 1,
     "checkpoint-interval": 3,
     "flush": 18,
-    "join": 15 + 11,
+    "join": 64,
     "serializer": 6,
     "session-merge": 6,
     "watermarks": 13,

@@ -165,3 +165,41 @@ def test_a_window_is_joined_with_a_topic(live: Live) -> None:
     ]  # fmt: skip
     origin = r"[\w-]{8}:\{.*\}:\d+:\d+:1\+[\w-]{22}:0:\d"
     assert all(re.fullmatch(rf"limited/over:[\w-]{{22}}:[\w-]{{8}}:{origin}", each) for each in ids)
+
+
+def test_late_records_are_joined_for_the_lateness_and_not_late_downstream(live: Live) -> None:
+    """It may be changed between starts; a longer one brings no window back that has ended."""
+    orders, payments, out, late, sums = map(live.topic, ("orders", "payments", "out", "late", "sums"))
+    settings: dict[str, Any] = {"watermark": monotonous(), "on_error": "fail"}
+
+    def run(lateness_s: int, *paid: tuple[int, int], ordered: tuple[tuple[int, int], ...] = ()) -> None:
+        """A slice over more orders and payments: numbers of orders, and times in seconds."""
+        flow = Flow("late_payments")
+        left = flow.read("orders", replace(orders, schema=ORDERS, event_time="at", **settings))
+        right = flow.read("payments", replace(payments, schema=PAYMENTS, event_time="paid", **settings))
+        joined = left.join_window(
+            right, Tumbling(10), on={"id": "order_id"}, how="left", allowed_lateness=lateness_s,
+            late="side-output", name="in_window",
+        )  # fmt: skip
+        joined.select("id", "payment").write("out", out)
+        joined.late_right.select("order_id").write("late", late)
+        windows = joined.window(Tumbling(10), by="item", name="by_item")
+        windows.aggregate(n="count(*)", paid="count(payment)").write("sums", sums)
+        live.send(orders, *({"id": number, "item": "a", "at": 1_000 * s} for number, s in ordered))
+        live.send(payments, *({"order_id": number, "payment": s, "paid": 1_000 * s} for number, s in paid))
+        live.run(flow)
+
+    run(5, (9, 12), ordered=((1, 1), (2, 2), (9, 12)))
+    assert live.values(out) == [{"id": 9, "payment": 12}]
+    run(5, (1, 3), (8, 16), ordered=((3, 4), (8, 16)))
+    pairs = [(9, 12), (1, 3), (8, 16)]
+    assert Counter((row["id"], row.get("payment")) for row in live.values(out)) == Counter(
+        [*pairs, (2, None), (3, None)]
+    )
+    assert [(row["n"], row["paid"]) for row in live.values(sums)] == [(3, 1)]
+
+    run(3_600, (2, 5), (7, 30), (9, 13), ordered=((7, 30),))
+    assert live.values(late) == [{"order_id": 2}]
+    assert Counter((row["id"], row.get("payment")) for row in live.values(out)) == Counter(
+        [*pairs, (2, None), (3, None), (7, 30), (9, 13)]
+    )

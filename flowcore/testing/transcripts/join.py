@@ -23,12 +23,13 @@ from flowcore.testing.memory_store import MemoryStore
 from flowcore.testing.transcripts.elements import parse_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.watermarks.progress import WatermarkSource
+from flowcore.windows.assigners import TumblingWindows
 
 __all__ = ["SIDES", "JoinRunner", "parse_elements", "parse_join", "require_on_time"]
 
 SIDES = ("left", "right")
 _TYPES: dict[str, pa.DataType] = {
-    "is_right": pa.bool_(), "key": pa.string(), "value": pa.int64(), "time": pa.int64(),
+    "is_right": pa.bool_(), "key": pa.string(), "value": pa.int64(), "time": pa.int64(), "joined": pa.int64(),
 }  # fmt: skip
 _ROWS = pa.schema(_TYPES)
 _LATE = {LATE_LEFT: "left", LATE_RIGHT: "right"}
@@ -48,6 +49,7 @@ class JoinRunner:
             sources={side: WatermarkSource(None, ("0",)) for side in SIDES},
         )
         self._store, self._cache = MemoryStore(), StateCache()
+        self._windows = _windows(operator)
         self._now_ms = 0
         self._current_ms = MIN_TIMESTAMP_MS
 
@@ -75,13 +77,21 @@ class JoinRunner:
             items.append(Packed.of_control(Channel(side, "0"), elements=[arriving]))
         by_side: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
         for side, key, value, time_ms in rows:
-            by_side[side].append({"is_right": side == "right", "key": key, "value": value, "time": time_ms})
+            row = {"is_right": side == "right", "key": key, "value": value, "time": time_ms}
+            by_side[side].append({**row, "joined": self._joined_ms(time_ms)})
         for side, mine in by_side.items():
             channel = Channel(side, "0")
             items.append(Packed.of_control(channel, {channel: None}))
             items.append(Packed.of_rows(channel, 0, pa.RecordBatch.from_pylist(mine, _ROWS)))
         step = self._runtime.step(0, sort_packed(items), self._now_ms, self._store, self._cache)
         return self._observe(step.outputs)
+
+    def _joined_ms(self, time_ms: int | None) -> int | None:
+        """The time by which a row is joined: the last millisecond of its window, or its own."""
+        if self._windows is None or time_ms is None:
+            return time_ms
+        (window,) = self._windows.assign(time_ms)
+        return window.last_ms
 
     def _observe(self, outputs: StepOutputs) -> Mapping[str, Any]:
         """The rows of a step; none may be late by the watermark that was emitted before it."""
@@ -118,18 +128,26 @@ def parse_elements(action: str, argument: Any) -> dict[str, StreamElement[Any]]:
 def parse_join(operator: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The kind of a join, and its arguments as `flowcore.api.joining_stream` names them, in milliseconds.
 
+    Those of a window join are the size and the offset of its windows, besides its own.
+
     Raises:
         ConfigurationError: The join is unknown.
     """
     match operator["join"]:
         case {"kind": "as-of", **others}:
             return "as-of", {"tolerance": others.get("tolerance_ms")}
-        case {"kind": "interval", "before_ms": before_ms, "after_ms": after_ms}:
-            return "interval", {"before": before_ms, "after": after_ms}
+        case {"kind": "interval", "before_ms": before_ms, "after_ms": after_ms, **others}:
+            lateness_ms = others.get("allowed_lateness_ms", 0)
+            return "interval", {"before": before_ms, "after": after_ms, "allowed_lateness": lateness_ms}
         case {"kind": "latest", **others}:
             return "latest", {"load": others.get("load"), "ttl": others.get("ttl_ms")}
         case {"kind": "regular", **others}:
             return "regular", {"ttl": others.get("ttl_ms")}
+        case {"kind": "window", "size_ms": size_ms, **others}:
+            lateness_ms = others.get("allowed_lateness_ms", 0)
+            return "window", {
+                "size": size_ms, "offset": others.get("offset_ms", 0), "allowed_lateness": lateness_ms,
+            }  # fmt: skip
         case other:
             msg = f"join {other!r} is not in the README: nothing could be run; use one that is"
             raise ConfigurationError(msg)
@@ -149,7 +167,7 @@ def require_on_time(timestamp_ms: int | None, watermark_ms: int) -> None:
 def _join_config(operator: Mapping[str, Any]) -> JoinConfig:
     columns = ("key", "value", "time") if operator.get("late") == "side-output" else None
     fields: dict[str, Any] = {
-        "keys": ("key",), "side": "is_right", "timestamp": "time", "rows": _ROWS, "how": operator["how"],
+        "keys": ("key",), "side": "is_right", "timestamp": "joined", "rows": _ROWS, "how": operator["how"],
         "left": {"left": "value"}, "right": {"right": "value"}, "late_left": columns, "late_right": columns,
     }  # fmt: skip
     match parse_join(operator):
@@ -161,4 +179,11 @@ def _join_config(operator: Mapping[str, Any]) -> JoinConfig:
             kept_ms = MAX_TIMESTAMP_MS if ttl_ms is None else ttl_ms
             return IntervalJoin(**fields, before_ms=kept_ms, after_ms=kept_ms, time="processing")
         case _, lengths:
-            return IntervalJoin(**fields, before_ms=lengths["before"], after_ms=lengths["after"])
+            fields |= {"before_ms": lengths.get("before", 0), "after_ms": lengths.get("after", 0)}
+            return IntervalJoin(**fields, allowed_lateness_ms=lengths["allowed_lateness"])
+
+
+def _windows(operator: Mapping[str, Any]) -> TumblingWindows | None:
+    """The windows of a window join; None for another join."""
+    kind, lengths = parse_join(operator)
+    return TumblingWindows(lengths["size"], lengths["offset"]) if kind == "window" else None

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flowcore.api.flow import Flow, Stream
+from flowcore.api.window_assigners import Tumbling
 from flowcore.elements import MIN_TIMESTAMP_MS, Record, Watermark
 from flowcore.testing.transcripts.join import SIDES, parse_elements, parse_join, require_on_time
 from flowcore.testing.transcripts.live_flow import Input, LiveEngine, LiveFlow, Output
@@ -98,6 +99,9 @@ def _join(left: Stream, right: Stream, operator: Mapping[str, Any]) -> Stream:
                 options["load"] = datetime.fromtimestamp(options["load"] / 1000, UTC)
             return left.join_latest(right, **options)
     options["late"] = operator.get("late", "drop")
+    if kind == "window":
+        windows = Tumbling(options.pop("size"), offset=options.pop("offset"))
+        return left.join_window(right, windows, **options)
     return (left.join_asof if kind == "as-of" else left.join_interval)(right, **options)
 
 

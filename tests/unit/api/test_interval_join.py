@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, Sliding, Stream, Tumbling, monotonous
 from flowcore.api.operators import JoinAsOf, JoinInterval, JoinLatest
-from flowcore.errors import PlanError
+from flowcore.errors import InvalidWindowError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.columns import trace_columns
 
@@ -94,6 +96,43 @@ def test_window_join_adds_the_window() -> None:
     assert "inner join on id = order_id, in tumbling windows of 10 s from 3 s" in text
     with pytest.raises(PlanError, match="pass Tumbling"):
         orders.join_window(payments, Sliding(10, slide=5), on={"id": "order_id"})  # type: ignore[arg-type]
+
+
+def in_window(orders: Stream, payments: Stream, **changed: Any) -> Stream:
+    given = {"on": {"id": "order_id"}, "name": "in_window", **changed}
+    return orders.join_window(payments, Tumbling(10), **given)
+
+
+def test_plan_says_what_an_allowed_lateness_delays() -> None:
+    """How long records are kept, and that its watermark is older; without lateness it says nothing of it."""
+    declared = {
+        "interval": lambda **changed: joined(*sides(), before=timedelta(minutes=5), **changed),
+        "window": lambda **changed: in_window(*sides(), late="side-output", **changed),
+    }
+    texts = {}
+    for name, declare in declared.items():
+        for lateness in (0, 0.0, timedelta(minutes=2), 120):
+            stream = declare(allowed_lateness=lateness)
+            stream.write("out", KafkaTopic("out"))
+            texts.setdefault((name, bool(lateness)), set()).add(plan_flow(stream.graph).explain(verbose=True))
+
+    assert all(len(each) == 1 for each in texts.values())
+    shown = {key: text for key, (text,) in texts.items()}
+    for part in (
+        "inner join on id = order_id, right up to 5 min before and up to 1 h after left, late by up to 2 min",
+        "it keeps a left record until the watermark is 62 min past it, and a right one 7 min",
+        "its watermark is 2 min older, so that pairs of late records are not late downstream",
+    ):
+        assert part in shown["interval", True]
+    for part in (
+        "in tumbling windows of 10 s, late by up to 2 min, later records to side outputs",
+        "it keeps a record until the watermark is 2 min past the end of its window",
+        "its watermark is 2 min older",
+    ):
+        assert part in shown["window", True]
+    assert "it keeps a record until the watermark reaches the end of its window" in shown["window", False]
+    for kind in declared:
+        assert not re.search(r"late by|older", shown[kind, False])
 
 
 def as_of(orders: Stream, payments: Stream, **changed: Any) -> Stream:
@@ -200,6 +239,16 @@ REFUSED: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
     "negative": (lambda o, p: joined(o, p, before=-HOUR), "before=-1 h is not .*0 up.*timedelta"),
     "number": (lambda o, p: joined(o, p, after=5), r"after=5 \(a number: pass timedelta"),
     "kind": (lambda o, p: joined(o, p, how="semi"), "how='semi'.*inner, left, right, full"),
+    "interval: lateness": (
+        lambda o, p: joined(o, p, allowed_lateness=-HOUR), "allowed_lateness=-1 h is negative.*0 or more",
+    ),
+    "window: lateness": (
+        lambda o, p: in_window(o, p, allowed_lateness=-2), "allowed_lateness=-2 s is negative.*0 or more",
+    ),
+    "endless lateness": (
+        lambda o, p: in_window(o, p, allowed_lateness=math.inf),
+        r"allowed_lateness=inf.*never advance.*join\(..., ttl=None\)",
+    ),
     "as of: kind": (lambda o, p: as_of(o, p, how="full"), "how='full'.*one of inner, left$"),
     "as of: direction": (lambda o, p: as_of(o, p, direction="forward"), "direction='forward'.*'backward'"),
     "as of: negative": (lambda o, p: as_of(o, p, tolerance=-HOUR), "tolerance=.*0 up.*timedelta"),
@@ -229,6 +278,13 @@ REFUSED: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
         "bounded 'table'.*use join",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("lateness", [0.0001, "1 h", None, math.nan, -math.inf])
+@pytest.mark.parametrize("declare", [joined, in_window])
+def test_lateness_that_is_not_a_length_is_refused(declare: Callable[..., Stream], lateness: Any) -> None:
+    with pytest.raises(InvalidWindowError, match=r"allowed_lateness=.* whole number of milliseconds"):
+        declare(*sides(), allowed_lateness=lateness)
 
 
 def _flow(stream: Stream) -> Flow:

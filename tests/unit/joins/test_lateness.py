@@ -292,6 +292,8 @@ def test_state_shows_the_rows_that_late_rows_may_still_find() -> None:
 
 
 def restart(stored: StoredGroup, lateness_ms: int) -> None:
-    """Start again with another lateness."""
-    stored.config = replace(stored.config, allowed_lateness_ms=lateness_ms)
+    """Start again with another lateness, which is the same layout."""
+    config = replace(stored.config, allowed_lateness_ms=lateness_ms)
+    assert config.layout == stored.config.layout
+    stored.config = config
     stored.store("restart")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,6 +172,29 @@ def test_needs_of_windows_have_their_length_function_and_key_groups() -> None:
     assert fingerprint(late_s=30) == same
     others = {fingerprint(size_s=20), fingerprint(total="max(price)"), fingerprint(groups=8)}
     assert len({same} | others) == 4
+
+
+@pytest.mark.parametrize("kind", ["interval", "window"])
+def test_needs_of_joins_are_without_their_allowed_lateness(kind: str) -> None:
+    """Their interval or window is among the needs."""
+
+    def needs(length_s: int = 10, lateness_s: int = 0) -> CheckpointNeeds:
+        flow = Flow("f")
+        bids, more = (
+            flow.read(name, KafkaTopic(name, schema=text, event_time="sold", watermark=monotonous()))
+            for name, text in (("bids", f"{SALE}, sold TIMESTAMP"), ("more", "shop STRING, sold TIMESTAMP"))
+        )
+        options: dict[str, Any] = {"on": "shop", "name": "op", "allowed_lateness": lateness_s}
+        right, length = more.drop("sold"), timedelta(seconds=length_s)
+        if kind == "window":
+            joined = bids.join_window(right, Tumbling(length), **options)
+        else:
+            joined = bids.join_interval(right, before=length, after=length, **options)
+        joined.write("out", KafkaTopic("out"))
+        return derive_needs(next(query for query in _queries(flow) if query.sinks))
+
+    assert needs(lateness_s=30) == needs()
+    assert needs(20) != needs()
 
 
 def _needs_with(trigger: Trigger | None) -> CheckpointNeeds:
