@@ -177,8 +177,8 @@ def test_pages_of_operators_with_state_build_on_each_other() -> None:
     """Later pages use the flow of the first one."""
     assert "per_category" in plan_flow(run_page("windows.md")["flow"]).explain()
     joins = (
-        "paid_orders and unpaid_in_window and priced_orders and newest_price and paid_any_time and "
-        "unpaid_now and newest_orders and order_totals"
+        "paid_orders and unpaid_in_window and paid_within_minute and priced_orders and newest_price and "
+        "paid_any_time and unpaid_now and newest_orders and order_totals"
     )
     assert f"exchanges: {joins}, then sales" in plan_flow(run_page("joins.md")["shop"]).explain()
 
