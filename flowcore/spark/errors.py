@@ -27,7 +27,7 @@ from flowcore.kafka.refusals import GUIDE
 from flowcore.kafka.transactions import EXPIRED, FENCED
 
 __all__ = [
-    "collect_texts", "find_mishap", "find_new_schema", "find_outage", "ignore_lost_jvm",
+    "collect_texts", "find_mishap", "find_new_schema", "find_outage", "ignore_lost_jvm", "is_too_large",
     "translate_disk_errors", "translate_plan_errors", "translate_run_errors",
 ]  # fmt: skip
 
@@ -68,6 +68,8 @@ _REFUSED = re.compile(
     r"org\.apache\.kafka\.common\.errors\.\w*(?:Authentication|Authorization)Exception|"
     r"flowcore\.errors\.BrokerAccessError:"
 )
+# What librdkafka and Kafka's Java client say of a message or a batch that its topic does not take.
+_TOO_LARGE = re.compile(r"Broker: Message size too large|errors\.RecordTooLargeException")
 # What Spark, Hadoop and RocksDB say of a file of a checkpoint that is cut off, changed or missing.
 _DAMAGED = re.compile(
     r"CANNOT_LOAD_STATE_STORE\.(?!UNRELEASED_THREAD|\w+OUT_OF_MEMORY)|"
@@ -127,6 +129,11 @@ def find_mishap(error: Exception | None) -> str | None:
     """What has ended a query that may be started again at once, as on a busy machine; None if it may not."""
     found = "" if error is None else _own_words(error)
     return next((mishap for text, mishap in _MISHAPS.items() if text in found), None)
+
+
+def is_too_large(error: Exception) -> bool:
+    """Whether a topic has refused a message or a batch as too large, which has ended a query."""
+    return _TOO_LARGE.search(_own_words(error)) is not None
 
 
 def find_new_schema(error: Exception | None) -> tuple[str, int] | None:

@@ -47,3 +47,23 @@ def test_run_ends_when_a_topic_takes_smaller_messages(live: Live, monkeypatch: p
     live.run(flow, "slice")
 
     assert sorted(each["id"] for each in live.values(out)) == [*range(1_000)]
+
+
+def test_refused_transaction_says_that_the_limit_was_lowered(live: Live) -> None:
+    """The batch fails before the limits are read again. The next run writes it by the new limit."""
+    bids, out = live.topic("bids", schema="id BIGINT NOT NULL"), live.topic("out", delivery="exactly-once")
+    flow = Flow("refused")
+    flow.read("bids", bids).where("id >= 0").write("out", out)
+    live.send(bids, {"id": 0})
+
+    def lower(run: Any) -> None:
+        run_until(run, lambda: len(live.values(out)) == 1)
+        _limit(live, out.name, 1_000)
+        live.send(bids, *({"id": number} for number in range(1, 500)))
+        run_until(run, lambda: False)
+
+    with pytest.raises(LoweredLimitError, match="at most 1000 bytes"):
+        live.run(flow, "micro-batch", lower)
+    live.run(flow, "slice")
+
+    assert sorted(each["id"] for each in live.values(out)) == [*range(500)]

@@ -1,7 +1,8 @@
 """End a run if a topic that it writes takes only smaller messages than when the run began.
 
 Kafka's Java client keeps the batch size that was allowed when the run began. It splits a refused batch into
-pieces of that size, so it sends the same batch again, without end and without an error.
+pieces of that size, so it sends the same batch again, without end and without an error. A transaction fails
+at the first refused batch, which may be before the limits are read again.
 """
 
 from __future__ import annotations
@@ -61,6 +62,15 @@ class LimitWatch:
                 "and it writes smaller ones"
             )
             raise LoweredLimitError(msg)
+
+    def check_now(self) -> None:
+        """Read the limits, and check them as `check` does, after a topic has refused a batch as too large.
+
+        Raises:
+            LoweredLimitError: A limit was lowered.
+        """
+        self._read()
+        self.check()
 
     def _read(self) -> None:
         topics = {topic for query in self._queries for topic in query.topics_written}

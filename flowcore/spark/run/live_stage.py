@@ -31,7 +31,7 @@ from flowcore.spark.checkpoint.plan_file import (
 from flowcore.spark.checkpoint.repartitioning import settle_repartition
 from flowcore.spark.checkpoint.storage import find_torn_state, remove_torn_commit, require_space
 from flowcore.spark.context import Context
-from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
+from flowcore.spark.errors import ignore_lost_jvm, is_too_large, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
 from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.early_workers import start_workers
@@ -222,9 +222,14 @@ class LiveRun:
             raise
 
     def _raise(self, query: LiveQuery, error: Exception) -> NoReturn:
-        """Raise the error with which a query has ended, or that its checkpoint is gone, the likely cause."""
+        """Raise the error with which a query has ended, or its likely cause.
+
+        That is a checkpoint that is gone, or a topic that takes smaller messages than before.
+        """
         self._leases.renew()
         self._leases.check()
+        if is_too_large(error):
+            self._limits.check_now()
         try:
             with translate_run_errors(f"query {query.name!r} of flow {self.plan.flow!r}", self.context.log):
                 raise error

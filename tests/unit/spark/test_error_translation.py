@@ -23,6 +23,7 @@ from flowcore.spark.errors import (
     find_mishap,
     find_new_schema,
     find_outage,
+    is_too_large,
     translate_disk_errors,
     translate_run_errors,
 )
@@ -61,6 +62,19 @@ def test_cause_of_a_failure_decides_its_type(text: str, expected: type[FlowcoreE
     assert str(raised.value).startswith("query 'bids' failed: ")
     outage = find_outage("query 'bids'", error, "spark.log")
     assert (outage is not None) == issubclass(expected, OutageError)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(ProduceRequest for out [0] with 6 message(s) failed: Broker: Message size too large)", True),
+        ("org.apache.kafka.common.errors.RecordTooLargeException: The request included a message", True),
+        ("java.lang.ArithmeticException: / by zero", False),
+    ],
+)
+def test_refused_size_is_found(text: str, expected: bool) -> None:
+    """The limits of the topics are read again then."""
+    assert is_too_large(StreamingQueryException(text)) is expected
 
 
 def test_cause_of_a_cause_decides_the_type() -> None:
@@ -156,6 +170,7 @@ TEXTS = (
     "schema 7 of topic 'bids' is not known to this run yet",
     "[USER_RAISED_EXCEPTION] schema 7 of topic 'bids' is not known to this run yet",
     "No space left on device [USER_RAISED_EXCEPTION] ",
+    "Broker: Message size too large",
 )
 
 
@@ -182,6 +197,7 @@ def test_text_of_a_record_decides_nothing(error: str, text: str) -> None:
     assert type(raised.value) is RunError
     assert find_mishap(failed) is None
     assert find_new_schema(failed) is None
+    assert not is_too_large(failed)
 
 
 def test_new_schema_is_found_where_flowcore_raises_it() -> None:
