@@ -23,6 +23,7 @@ from flowcore.spark.run.lost_records import skip_lost_records
 from tests.benchmarks._faults.driver import wait_until
 from tests.benchmarks._faults.pauses import choose_pause
 from tests.benchmarks._faults.scenario import BOTH, Scenario
+from tests.benchmarks._faults.storage import require_outage
 from tests.benchmarks._faults.trial import CLOSING, Trial
 from tests.benchmarks._faults.verify import read_ledger
 
@@ -187,6 +188,8 @@ def _smaller(trial: Trial) -> None:
     trial.send(300)
     trial.close_windows()
     trial.recover(driver)
+    if driver.error:
+        require_outage(trial, driver)
 
 
 def _ends(trial: Trial) -> dict[int, int]:
