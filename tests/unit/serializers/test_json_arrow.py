@@ -1,0 +1,101 @@
+"""JSON by column is JSON value by value: the same payloads are values, with the same columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.errors import SerializationError
+from flowcore.serializers.formats.columns import ValueColumn
+from flowcore.serializers.formats.json_arrow import JsonArrowFormat
+from flowcore.serializers.formats.json_text import JsonFormat
+
+COLUMNS = [
+    ("t", "TINYINT"), ("i", "INT"), ("l", "BIGINT"), ("f", "FLOAT"), ("d", "DOUBLE"), ("b", "BOOLEAN"),
+    ("s", "STRING"),
+]  # fmt: skip
+FORMAT = JsonFormat.of(COLUMNS)
+NUMBERS = st.sampled_from(
+    [
+        0, 1, -1, 127, 128, -128, -129, 2**31 - 1, 2**31, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64,
+        10**400, 0.5, 1.0, 3.4028234663852886e38, 3.5e38, 1.7e308, 5e-324, 9007199254740993,
+    ]
+)  # fmt: skip
+SCALARS = st.one_of(
+    NUMBERS, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none(),
+    st.text(max_size=5), st.sampled_from(["NaN", "Infinity", "-Infinity", "INF", "5"]),
+)  # fmt: skip
+FIELDS = st.sampled_from(["t", "i", "l", "f", "d", "b", "s", "other"])
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(FIELDS, inner, max_size=2)
+)
+OBJECTS = st.dictionaries(FIELDS, VALUES, max_size=8)
+ODD = st.sampled_from(
+    [
+        None, b"", b" ", b"null", b"[]", b"1", b'"x"', b"{", b"{}", b"{}{}", b"{} x", b' {"l": 1}\n',
+        b'\xef\xbb\xbf{"l":1}',
+        b'{"l":1}\x00', b'{"l":NaN}', b'{"d":Infinity}', b'{"d":1e999}', b'{"l":01}', b'{"l":1,}', b"{'l':1}",
+        b'{"s":"\xff"}', b'{"s":"\n"}', b'{"l":1,"l":"x"}', b'{"l":"x","l":1}', b"/**/{}", b'{"l":-0,"d":-0}',
+        b"[" * 5_000, b'{"z":' * 3_000 + b"1" + b"}" * 3_000, b'{"d":' + b"9" * 5_000 + b"}",
+    ]
+)  # fmt: skip
+PAYLOADS = st.one_of(
+    OBJECTS.map(lambda row: json.dumps(row).encode()),
+    OBJECTS.map(lambda row: json.dumps(row, ensure_ascii=False).encode()),
+    st.builds(
+        lambda row, cut: json.dumps(row).encode()[:cut], OBJECTS, st.integers(min_value=0, max_value=40)
+    ),
+    ODD,
+    st.binary(max_size=8),
+)
+
+
+def decode(payload: bytes | None) -> dict[str, Any] | None:
+    """The row of the format, null if the payload is none."""
+    try:
+        return None if payload is None else FORMAT.decode(payload)
+    except SerializationError:
+        return None
+
+
+def same(mine: object, other: object) -> bool:
+    """Equal, also if not a number, and of one type."""
+    nan = isinstance(mine, float) and isinstance(other, float) and math.isnan(mine) and math.isnan(other)
+    return nan or (type(mine) is type(other) and mine == other)
+
+
+@given(st.lists(PAYLOADS, max_size=12))
+def test_columns_are_those_of_the_values(payloads: list[bytes | None]) -> None:
+    """A payload in a batch with any others is what it is alone."""
+    columns, is_value = JsonArrowFormat(FORMAT).read(payloads)
+
+    rows = [decode(payload) for payload in payloads]
+    assert is_value == [row is not None for row in rows]
+    for (name, _), column in zip(COLUMNS, columns, strict=True):
+        expected = [None if row is None else row[name] for row in rows]
+        found = column.to_pylist()
+        assert all(map(same, found, expected)), (name, found, expected)
+
+
+def test_missing_field_of_a_required_column_is_no_value() -> None:
+    """Null is no value of it either, and the other payloads are read."""
+    required = JsonFormat.of([ValueColumn("l", "BIGINT", nullable=False)])
+
+    columns, is_value = JsonArrowFormat(required).read([b"{}", b'{"l":null}', b'{"l":1}'])
+
+    assert is_value == [False, False, True]
+    assert columns[0].to_pylist() == [None, None, 1]
+
+
+def test_half_a_pair_of_surrogates_becomes_a_question_mark() -> None:
+    """As in Java, whose strings can hold one."""
+    columns, is_value = JsonArrowFormat(JsonFormat.of([("s", "STRING")])).read(
+        [b'{"s":"a\\ud800"}', b'{"s":"b"}']
+    )
+
+    assert is_value == [True, True]
+    assert columns[0].to_pylist() == ["a?", "b"]
