@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
 from flowcore.keyed.columns import in_parts
 from flowcore.keyed.control import QUERY, Channel, ControlElement
+from flowcore.keyed.message_reader import MessageReader
 from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
 from flowcore.keyed.passing import PassingRows, SeenRows
@@ -155,6 +156,7 @@ class Packing:
         senders: The senders whose control elements count; None if all do.
         by_channel: Pack each channel for itself. Necessary if channels share a task in one run and not in
             another: a repeated batch processes its records in the same order.
+        reader: Reads the messages of which the input is made; None if Spark has read them.
         scattered: Rows of one channel may be in several tasks. Their places are their offsets, by which key
             groups bring them in order again; they are packed by channel.
     """
@@ -169,12 +171,15 @@ class Packing:
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
     senders: SenderFiles | None = None
+    reader: MessageReader | None = None
     by_channel: bool = False
     scattered: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the input of one task."""
         task = _Task()
+        if self.reader is not None:
+            batches = self.reader.read(batches)
         for part in in_parts(batches, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
             yield from self._pack(part, task)
         for portion in task.portions.values():

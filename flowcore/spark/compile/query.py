@@ -65,6 +65,7 @@ from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.outgoing import Outgoing
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sources import read_stream
+from flowcore.spark.topics.unparsed import find_unparsed
 
 __all__ = ["CompiledQuery", "compile_query"]
 
@@ -293,7 +294,9 @@ class _Compiler:
             checkpoint = Path(self.key_groups.checkpoint)
             names = messages.columns
             messages = messages.union(read_history(self.histories[node], checkpoint, self.context, names))
-        return incoming.read(messages, branch, self.names), branch
+        branched = incoming.read(messages, branch, self.names)
+        branched.unparsed = find_unparsed(incoming, messages, branch, branched)
+        return branched, branch
 
     def _write(self) -> DataFrame:
         """The rows for the sinks."""

@@ -19,6 +19,7 @@ from flowcore.api.operators import Operator
 from flowcore.planner.rules.record_labels import number_members
 from flowcore.spark.frame.rows import BAD_COLUMNS, BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote, saturate_times
+from flowcore.spark.frame.unparsed import UnparsedMessages
 
 __all__ = ["Branch", "BranchedFrame", "OpenBranches"]
 
@@ -65,6 +66,7 @@ class BranchedFrame:
         keeps_dropped: A dropped record stays as `RowKind.DROPPED`, for the watermarks of windows downstream.
         shared: It contains rows of several branches or kinds.
         scattered: A join has distributed its rows: those of one channel may be in several tasks.
+        unparsed: The messages of which Spark makes a frame, which need not be this one any more.
     """
 
     frame: DataFrame
@@ -75,9 +77,16 @@ class BranchedFrame:
     keeps_dropped: bool = field(default=False, kw_only=True)
     shared: bool = field(default=False, kw_only=True)
     scattered: bool = field(default=False, kw_only=True)
+    unparsed: UnparsedMessages | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self.shared = self.shared or self.has_bad or self.has_markers or self.keeps_dropped
+
+    @property
+    def unread(self) -> UnparsedMessages | None:
+        """The messages of the frame, if it has all that is read of them, and nothing else."""
+        messages = self.unparsed
+        return messages if messages is not None and messages.parsed is self.frame else None
 
     def is_in(self, branch: Branch) -> str:
         """True for the rows of a branch."""
@@ -101,6 +110,17 @@ class BranchedFrame:
         )
         known = {**branch.physical_names, **{column.lower(): name for column, name in names.items()}}
         return replace(branch, columns={column: known[column.lower()] for column in order})
+
+    def choose(self, columns: Mapping[str, Mapping[int, str]]) -> None:
+        """Add columns with another text in each branch, by its number; they are null in other rows."""
+        unread = self.unread
+        texts = {}
+        for name, cases in columns.items():
+            found = (f"WHEN {BRANCH} = {number} THEN {text}" for number, text in cases.items())
+            texts[name] = f"CASE {' '.join(found)} END"
+        self.set(texts)
+        if unread is not None:
+            self.unparsed = unread.choose(columns, self.frame)
 
     def project(
         self, branch: Branch, expressions: Iterable[tuple[str, Expression]], order: Sequence[str], step: str
@@ -316,6 +336,7 @@ class OpenBranches:
     def _merge(self, frames: Sequence[BranchedFrame]) -> BranchedFrame:
         """One frame with the rows of several; they are shared, or none of them is."""
         first, *others = frames
+        unread = [messages for branched in frames if (messages := branched.unread) is not None]
         for branched in others:
             first.frame = first.frame.unionByName(branched.frame, allowMissingColumns=True)
             first.has_coordinates = first.has_coordinates or branched.has_coordinates
@@ -323,6 +344,8 @@ class OpenBranches:
             first.has_markers = first.has_markers or branched.has_markers
             first.keeps_dropped = first.keeps_dropped or branched.keeps_dropped
             first.scattered = first.scattered or branched.scattered
+        if others and len(unread) == len(frames):
+            first.unparsed = UnparsedMessages.unite(unread, first.frame)
         # A merged frame also has the other branches of the same sources.
         for output, waiting in self.waiting.items():
             self.waiting[output] = [(first if owner in others else owner, each) for owner, each in waiting]

@@ -8,7 +8,7 @@ which emit watermarks and other control elements between their rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,45 +17,31 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from flowcore.api import operators as api
-from flowcore.api.operators import Operator, WithEventTime
+from flowcore.api.operators import Operator
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packing import (
     BACKLOG_CHANNELS,
-    PARTITION_BITS,
-    InputColumns,
     Packing,
-    Recipient,
 )
-from flowcore.keyed.passing import PassingRows, SeenRows
+from flowcore.keyed.passing import SeenRows
 from flowcore.keyed.runtime import Runtime
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
-    BACKLOG,
-    BAD_REASON,
     BRANCH,
-    CHANNEL,
-    ELEMENT,
-    FAILED_OPERATOR,
-    KAFKA_MS,
-    KEY_GROUP,
     NEWEST,
-    POSITION,
     RECORD_ID,
-    RECORD_ORDINAL,
     SOURCE,
-    TIMESTAMP_MS,
-    VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import json_object, quote
 from flowcore.spark.operators.buffers import prepare_buffer
 from flowcore.spark.operators.dead_letter_columns import dead_letter_columns
 from flowcore.spark.operators.deduplication import prepare_deduplication
+from flowcore.spark.operators.exchange_input import Place, passing_columns, select_rows
 from flowcore.spark.operators.key_group_context import (
     PREFIX,
     KeyGroupContext,
@@ -63,6 +49,7 @@ from flowcore.spark.operators.key_group_context import (
 )
 from flowcore.spark.operators.key_groups import StepRows, run_key_groups, text_by_branch, unpack_step
 from flowcore.spark.operators.keyed_step import KeyedStep, StepMember, select_inputs
+from flowcore.spark.operators.message_input import select_messages
 from flowcore.spark.operators.processes import prepare_keyed_process
 from flowcore.spark.operators.ranking import prepare_ranking, prepare_retracting_top_n
 from flowcore.spark.operators.retraction import prepare_changelog, prepare_retracting_aggregate
@@ -72,13 +59,6 @@ from flowcore.spark.operators.windows import prepare_window
 
 __all__ = ["name_exchange", "run_exchange"]
 
-_PASSING = (
-    BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
-    KAFKA_MS, FAILED_OPERATOR, BACKLOG,
-)  # fmt: skip
-"""The columns of rows that pass key groups, besides those of their branches."""
-_CHANNELS = (SOURCE, NEWEST, ELEMENT, CHANNEL, KEY_GROUP, POSITION)
-"""The same, if there is another exchange downstream."""
 _PREPARED: Sequence[tuple[type[Operator], Callable[..., KeyedStep]]] = (
     (api.StreamJoin, prepare_stream_join),
     (api.Window, prepare_window),
@@ -110,7 +90,7 @@ def run_exchange(
     Returns:
         The branch of each output; the frame has their rows, and those that passed.
     """
-    place = _Place.find([*nodes], context)
+    place = Place.find([*nodes], context)
     members = []
     for node, branches in nodes.items():
         with translate_plan_errors(node.name):
@@ -121,10 +101,12 @@ def run_exchange(
         members.append(member)
     runtimes = tuple(_runtime(member, place) for member in members)
     exchange = Exchange(query=name_exchange(context.checkpoint, place.depth), runtimes=runtimes)
-    passing = _passing_columns(branched, others, place, timed=timed)
-    passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in passing]), timezone="UTC")
+    names = passing_columns(branched, others, place, timed=timed)
+    passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in names]), timezone="UTC")
     later = _seen_rows(passed, place)
-    selected = _select(members, branched, others, passed, place)
+    selected = select_messages(members, branched, others, passed, place) or select_rows(
+        members, branched, others, passed, place
+    )
     is_first = place.depth == 1
     frame = _with_backlog_status(selected.frame, context) if is_first else selected.frame
     packing = Packing(
@@ -138,17 +120,20 @@ def run_exchange(
         derived=context.derived,
         functions=context.functions if is_first else {},
         senders=context.sender_files,
+        reader=selected.reader,
         by_channel=is_first,
         scattered=branched.scattered,
     )
     # Rows that pass are not brought in order before the next exchange.
-    branched.scattered = branched.scattered and bool(passing)
+    branched.scattered = branched.scattered and bool(names)
     rows = unpack_step(
         members, run_key_groups(frame, packing, exchange),
-        names=branched.names, passing=passed if passing else None,
+        names=branched.names, passing=passed if names else None,
         with_backlog=context.side_channels.reads_attributes,
         numbers=[*map(context.sources.index, nodes)] if place.later else None,
     )  # fmt: skip
+    if selected.messages is not None:
+        rows = replace(rows, frame=selected.messages.find_reasons(rows.frame))
     return _add_columns(members, rows, branched, others, context)
 
 
@@ -174,130 +159,7 @@ def _prepare(
     return prepare(node, branched, branches, context)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an exchange is in its query.
-
-    Attributes:
-        depth: 1 for the first exchange.
-        upstream: The operators of the exchanges before it.
-        later: The senders of the operators of the exchanges after it; none if it is the last exchange.
-        sources: All topics and operators with state of the query.
-    """
-
-    depth: int
-    upstream: Sequence[Operator]
-    later: frozenset[Operator]
-    sources: Sequence[Operator]
-
-    @classmethod
-    def find(cls, nodes: Sequence[Operator], context: KeyGroupContext) -> _Place:
-        exchanges = context.query.exchanges
-        depth = next(number for number, each in enumerate(exchanges, 1) if nodes[0] in each)
-        before = [node for exchange in exchanges[: depth - 1] for node in exchange]
-        after = [node for exchange in exchanges[depth:] for node in exchange]
-        later = frozenset(each for node in after for each in context.query.find_senders(node))
-        return cls(depth, before, later, context.sources)
-
-    @property
-    def is_by_timestamp(self) -> bool:
-        """Whether a record's timestamp is the time that counts for watermarks, if any counts."""
-        strategies = [each.watermark for each in self.sources if begins_channels(each)]
-        return self.depth == 1 and all(each is not None and each.by_timestamp for each in strategies)
-
-    @property
-    def passing_numbers(self) -> list[int]:
-        """The numbers of the senders whose control elements a later exchange needs."""
-        reached = {*self.upstream, *filter(begins_channels, self.sources)}
-        followed = {
-            source for each in self.later if isinstance(each, WithEventTime) for source in each.live_sources
-        }
-        needed = (self.later & reached) | followed
-        return [number for number, each in enumerate(self.sources) if each in needed]
-
-
-@dataclass(frozen=True, slots=True)
-class _Selected:
-    """Rows with what packing needs.
-
-    Attributes:
-        columns: The names of their columns other than those of records.
-        passing: Which rows pass the exchange; None if no rows do.
-    """
-
-    frame: DataFrame
-    columns: InputColumns
-    recipients: tuple[Recipient, ...]
-    passing: PassingRows | None
-
-
-def _select(
-    members: Sequence[StepMember],
-    branched: BranchedFrame,
-    others: Mapping[int, Collection[str]],
-    passed: pa.Schema,
-    place: _Place,
-) -> _Selected:
-    """Select what packing needs. Operators share columns: a source may be read by many of them."""
-    existing = branched.frame.columns
-    is_control = f"{BRANCH} = {RowKind.CONTROL}"
-    partition, offset = "partition", "offset"
-    if KEY_GROUP in existing:
-        # Markers and rows of other branches have a partition only.
-        partition = f"coalesce({KEY_GROUP}, partition)" if "partition" in existing else KEY_GROUP
-        offset = f"coalesce({POSITION}, offset)" if "offset" in existing else POSITION
-    channel = f"shiftleft(CAST({SOURCE} AS BIGINT), {PARTITION_BITS}) + {partition}"
-    texts = {"channel": channel, "offset": offset}
-    if ELEMENT in existing:
-        texts["element"] = f"CASE WHEN {is_control} THEN {ELEMENT} END"
-        texts |= {"sender": CHANNEL} if CHANNEL in existing else {}
-    if branched.has_markers:
-        texts["marker"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
-    passing = None
-    if condition := _passing_condition(branched, others, place):
-        # Not one struct: Arrow's writer asks for the size of all its columns after each row.
-        own = [each.name for each in passed if others or pa.types.is_binary(each.type)]
-        names = {name: f"passing{number}" for number, name in enumerate(own)}
-        row = json_object({name: quote(name) for name in passed.names if name not in names})
-        passing_texts = {"passes": "true" if others else row, **{names[name]: quote(name) for name in own}}
-        texts |= {name: f"CASE WHEN {condition} THEN {text} END" for name, text in passing_texts.items()}
-        by_name = {name: PREFIX + now for name, now in names.items()}
-        passing = PassingRows(schema=passed, passes=f"{PREFIX}passes", names=by_name)
-    shared: dict[str, str] = {}
-
-    def share(text: str) -> str:
-        return shared.setdefault(text, f"{PREFIX}c{len(shared)}")
-
-    newest = None
-    if NEWEST in existing:
-        newest = share(TIMESTAMP_MS if place.is_by_timestamp and TIMESTAMP_MS in existing else NEWEST)
-    recipients = tuple(
-        Recipient(
-            key_group=share(f"CASE WHEN {each.record} THEN {each.key_group} END"),
-            columns=tuple(map(share, each.columns.values())),
-        )
-        for each in members
-    )
-    frame = branched.frame.selectExpr(
-        *(f"{text} AS {PREFIX}{name}" for name, text in texts.items()),
-        *(f"{text} AS {name}" for text, name in shared.items()),
-    )
-    optional = {each: f"{PREFIX}{each}" for each in ("element", "sender", "marker") if each in texts}
-    inputs = InputColumns(channel=f"{PREFIX}channel", offset=f"{PREFIX}offset", newest=newest, **optional)
-    return _Selected(frame, inputs, recipients, passing)
-
-
-def _passing_condition(branched: BranchedFrame, others: Collection[int], place: _Place) -> str:
-    """SQL text that is true for the rows that pass the exchange; empty if no rows do."""
-    numbers = [*([RowKind.BAD] if branched.has_bad else []), *others]
-    conditions = [f"{BRANCH} IN ({', '.join(map(str, numbers))})"] if numbers else []
-    if place.passing_numbers and ELEMENT in branched.frame.columns:
-        controls = f"{SOURCE} IN ({', '.join(map(str, place.passing_numbers))})"
-        conditions.append(f"{BRANCH} = {RowKind.CONTROL} AND {controls}")
-    return " OR ".join(conditions)
-
-
-def _runtime(member: StepMember, place: _Place) -> Runtime:
+def _runtime(member: StepMember, place: Place) -> Runtime:
     node, context = member.step.node, member.step.context
     # All input of a slice is backlog until it is read, whatever record attributes say.
     is_slice = context.query.mode.value == "slice"
@@ -369,22 +231,7 @@ def _add_columns(
     return branches
 
 
-def _passing_columns(
-    branched: BranchedFrame, others: Mapping[int, Collection[str]], place: _Place, *, timed: bool
-) -> list[str]:
-    """The columns of the rows that pass the exchange; none if no rows pass it.
-
-    Timestamps pass if they are `timed`: otherwise nothing downstream reads them.
-    """
-    if not branched.has_bad and not others and not place.passing_numbers:
-        return []
-    existing = {*branched.frame.columns} - (set() if timed else {TIMESTAMP_MS})
-    of_branches = (name for columns in others.values() for name in columns)
-    engine = (*_PASSING, *(_CHANNELS if place.later else ()))
-    return [*(name for name in engine if name in existing), *dict.fromkeys(of_branches)]
-
-
-def _seen_rows(passed: pa.Schema, place: _Place) -> SeenRows | None:
+def _seen_rows(passed: pa.Schema, place: Place) -> SeenRows | None:
     topics = [each.name for each in place.later if begins_channels(each)]
     if not topics or NEWEST not in passed.names:
         return None

@@ -30,7 +30,7 @@ from flowcore.spark.topics.formats.sql_format import within_calendar
 
 __all__ = [
     "Columns", "KeyedStep", "StepMember", "StepOutput", "key_and_passed_columns", "make_buffer",
-    "select_inputs",
+    "select_inputs", "spread_null_keys",
 ]  # fmt: skip
 
 Columns = Mapping[str, str]
@@ -184,7 +184,7 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
         record += f" AND {TIMESTAMP_MS} IS NOT NULL"
     key_group = key_group_text([texts[name] for name in step.keys], context.query.key_groups)
     if step.spreads_null_keys:
-        key_group = _spread_null_keys(step, key_group, texts)
+        key_group = spread_null_keys(step, key_group, texts)
     operator = step.make(records, dead_letters)
     if step.result_key is not None and (flush := context.query.buffers.get(node)):
         buffer = make_buffer(flush, step.result_key, TIMESTAMP, operator.outputs[RESULTS], context)
@@ -202,7 +202,7 @@ def select_inputs(step: KeyedStep, branched: BranchedFrame) -> StepMember:
     )
 
 
-def _spread_null_keys(step: KeyedStep, key_group: str, texts: Columns) -> str:
+def spread_null_keys(step: KeyedStep, key_group: str, texts: Columns) -> str:
     """SQL text of a key group, with another one for records without key."""
     key_groups = step.context.query.key_groups
     has_key = " AND ".join(f"{texts[name]} IS NOT NULL" for name in step.keys)

@@ -100,13 +100,8 @@ def prepare_stream_join(
         texts[mine] = left.branch.column(mine), right.branch.column(theirs)
     texts |= _describe_changes(left, right)
     names = {name: next(branched.names) for name in texts}
-    is_left, is_right = map(branched.is_in, branches)
-    branched.set(
-        {
-            names[name]: f"CASE WHEN {is_left} THEN {mine} WHEN {is_right} THEN {theirs} END"
-            for name, (mine, theirs) in texts.items()
-        }
-    )
+    numbers = [each.number for each in branches]
+    branched.choose({names[name]: dict(zip(numbers, each, strict=True)) for name, each in texts.items()})
     _give_ids(branched, branches, context)
     outputs = {RESULTS: _describe_pairs(node, left, right, context)}
     for output, side in ((LATE_LEFT, left), (LATE_RIGHT, right)):

@@ -7,15 +7,20 @@ from flowcore.errors import PlanError
 from flowcore.spark.frame.rows import TIMESTAMP_MS
 from flowcore.spark.frame.sql import BATCH_CLOCK_MS, displayable_timestamp, literal
 
-__all__ = ["milliseconds", "require_time", "too_far_ahead"]
+__all__ = ["WRITTEN_MS", "add_timestamp", "milliseconds", "require_time", "too_far_ahead"]
 
-_WRITTEN_MS = f"least(CASE WHEN unix_millis(timestamp) > 0 THEN unix_millis(timestamp) END, {BATCH_CLOCK_MS})"
+WRITTEN_MS = f"least(CASE WHEN unix_millis(timestamp) > 0 THEN unix_millis(timestamp) END, {BATCH_CLOCK_MS})"
 """When a message was written, or the clock if the message has no time, or one that is still to come."""
 
 
 def milliseconds(rows: DataFrame, time: str) -> str:
     """The milliseconds of an expression that is BIGINT or TIMESTAMP."""
     return f"unix_millis({time})" if _type(rows, time) == "timestamp" else time
+
+
+def add_timestamp(rows: DataFrame, time: str) -> DataFrame:
+    """Add the time in milliseconds, from an expression that is BIGINT or TIMESTAMP."""
+    return rows.selectExpr("*", f"{milliseconds(rows, time)} AS {TIMESTAMP_MS}")
 
 
 def require_time(rows: DataFrame, time: str, operator: str, shown: str) -> None:
@@ -43,7 +48,7 @@ def too_far_ahead(
         of_message: Rows are messages. The clock is that of their writing, so that each query of a topic finds
             the same messages bad, whenever it reads them.
     """
-    clock, when = (_WRITTEN_MS, "when it was written ") if of_message else (BATCH_CLOCK_MS, "")
+    clock, when = (WRITTEN_MS, "when it was written ") if of_message else (BATCH_CLOCK_MS, "")
     shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
     after = literal(
         f" UTC, over {show_ms(limit_ms)} ahead of the clock {when}"

@@ -42,7 +42,7 @@ from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics import elements
 from flowcore.spark.topics.arriving_attributes import BacklogColumn
 from flowcore.spark.topics.channels import refused_channels
-from flowcore.spark.topics.event_times import milliseconds, too_far_ahead
+from flowcore.spark.topics.event_times import add_timestamp, milliseconds, too_far_ahead
 from flowcore.spark.topics.row_keys import IS_TOMBSTONE, ROW_KEY, RowKey
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.signed import check_signature, register_signatures
@@ -110,7 +110,7 @@ class Incoming:
         mine = f"{BRANCH} = {FIRST_BRANCH}"
         # One filter: Spark may evaluate the second of two filters first.
         good = rows.where(mine if self.keeps_bad else _unless_bad(mine))
-        if (row_key := self._row_key) is not None:
+        if (row_key := self.row_key) is not None:
             good = row_key.keep_last(good)
         if not self.keeps_bad:
             return good.selectExpr(*fields), None
@@ -122,7 +122,7 @@ class Incoming:
 
     def _classify(self, messages: DataFrame, number: int) -> DataFrame:
         """Add the branch of each message, which is ``number`` for records, or its row kind."""
-        has_markers, tagged = self.side_channels.has_markers, self._tagged
+        has_markers, tagged = self.side_channels.has_markers, self.tagged
         if not tagged:
             element, value = "value", "value"
         elif self.topic.headers:
@@ -140,30 +140,34 @@ class Incoming:
         if self.topic.deduplicate:
             kept = f"CASE WHEN is_valid_utf8({sent_id}) THEN {shorten(sent_id, _LONGEST_ID)} END"
             added.append(f"{kept} AS {_SENT_ID}")
-        if (row_key := self._row_key) is not None:
+        if (row_key := self.row_key) is not None:
             added += ["key", row_key.parse()]
         register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)
         rows = messages.selectExpr("partition", "offset", "timestamp", "value", *added)
-        register_format(self.topic, messages.sparkSession)
-        rows = rows.selectExpr("*", parse_value(self._typed, value))
-        if self._missing_time:
-            rows = self._add_time(rows)
-        # Not deterministic, so that Spark does not evaluate it again in each filter: see `parse_value`.
-        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value, self._ahead(rows))} END"
-        rows = rows.selectExpr("*", f"{reason} AS {BAD_REASON}")
+        rows = self.judge(rows, value)
         cases = [f"WHEN {BAD_REASON} IS NOT NULL THEN {RowKind.BAD}"]
         cases += [f"WHEN {_IS_EVENT} THEN {RowKind.MARKER}"] if has_markers else []
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {RowKind.CONTROL}"] if tagged else []
         branch = f"CASE {' '.join(cases)} ELSE {number} END"
-        if self._missing_time and self.node in self.side_channels.untimed_sources:
+        if self.missing_time and self.node in self.side_channels.untimed_sources:
             # Only other queries need the time: this query processes the record, and emits a bad copy.
-            both = f"{BAD_REASON} = {literal(self._missing_time)}"
+            both = f"{BAD_REASON} = {literal(self.missing_time)}"
             branch = f"explode(CASE WHEN {both} THEN array({RowKind.BAD}, {number}) ELSE array({branch}) END)"
         # A constant, or one of two constants: the message's own column would be a text in every row.
         topic = literal(self.topic.name)
         if has_markers:
             topic = f"CASE WHEN {_IS_EVENT} THEN {literal(self.topic.events)} ELSE {topic} END"
         return rows.selectExpr("*", f"{branch} AS {BRANCH}", f"{topic} AS topic")
+
+    def judge(self, rows: DataFrame, value: str) -> DataFrame:
+        """Add the parsed value of each message, an event time if it needs one, and why it is bad."""
+        register_format(self.topic, rows.sparkSession)
+        rows = rows.selectExpr("*", parse_value(self._typed, value))
+        if self.missing_time:
+            rows = self._add_time(rows)
+        # Not deterministic, so that Spark does not evaluate it again in each filter: see `parse_value`.
+        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value, self._ahead(rows))} END"
+        return rows.selectExpr("*", f"{reason} AS {BAD_REASON}")
 
     @property
     def _typed(self) -> Read:
@@ -180,7 +184,7 @@ class Incoming:
 
     def _field(self, name: str) -> str:
         """A column of the source: a field of its value or its key, or what else is read of a message."""
-        row_key = self._row_key
+        row_key = self.row_key
         if row_key is not None and name in row_key.names:
             return f"{ROW_KEY}.{quote(name)}"
         if row_key is not None and name == self.node.deleted:
@@ -196,7 +200,7 @@ class Incoming:
             return rows.selectExpr("*", f"{elements.timestamp_ms(ELEMENT)} AS {TIMESTAMP_MS}")
         # Fields of a struct as columns of a branch, which quotes each name as a whole.
         fields = {name: f"{RECORD}`.`{name.replace('`', '``')}" for name in self.node.columns}
-        return _set_time(rows, Branch(FIRST_BRANCH, fields).expression(expression))
+        return add_timestamp(rows, Branch(FIRST_BRANCH, fields).expression(expression))
 
     def _branch_rows(self, rows: DataFrame, branch: Branch, names: Iterator[str]) -> BranchedFrame:
         """The rows of the branch and of other kinds, with only the columns that they need."""
@@ -208,19 +212,19 @@ class Incoming:
         if self.place is not None:
             mine = f"{BRANCH} = {branch.number}"
             columns.append(f"CASE WHEN {mine} THEN coalesce({RECORD_ID}, {self.place}) END AS {RECORD_ID}")
-        if self.side_channels.reads_control and self._tagged:
+        if self.side_channels.reads_control and self.tagged:
             columns += [ELEMENT, f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {CHANNEL} END AS {CHANNEL}"]
         expression = event_time_expression(self.node)
-        timed = self._timed
-        if timed and self._missing_time:
+        timed = self.timed
+        if timed and self.missing_time:
             columns.append(TIMESTAMP_MS)
         elif timed and expression is None:
-            stamp = elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)"
+            stamp = elements.timestamp_ms(ELEMENT) if self.tagged else "unix_millis(timestamp)"
             columns.append(f"{stamp} AS {TIMESTAMP_MS}")
         fields = (f"{self._field(name)} AS {physical}" for name, physical in branch.columns.items())
         rows = rows.selectExpr(*columns, *fields)
-        if timed and expression is not None and not self._missing_time:
-            rows = _set_time(rows, branch.expression(expression))
+        if timed and expression is not None and not self.missing_time:
+            rows = add_timestamp(rows, branch.expression(expression))
         rows = self._follow_event_time(rows, branch)
         if self.counts_bad:
             bad = F.expr(f"count_if({BRANCH} = {RowKind.BAD}) AS bad")
@@ -228,8 +232,8 @@ class Incoming:
         kept: list[int] = [RowKind.BAD] if self.keeps_bad else []
         kept += [RowKind.MARKER] if self.side_channels.has_markers else []
         rows = self._add_backlog(rows)
-        kept += [RowKind.CONTROL] if self.side_channels.has_key_groups and self._tagged else []
-        if not self.keeps_bad or self._tagged:
+        kept += [RowKind.CONTROL] if self.side_channels.has_key_groups and self.tagged else []
+        if not self.keeps_bad or self.tagged:
             rows = rows.where(f"{BRANCH} IN ({', '.join(map(str, [*kept, branch.number]))})")
         return BranchedFrame(
             rows,
@@ -247,7 +251,7 @@ class Incoming:
         if not self.side_channels.writes_watermarks:
             return rows
         is_record = f"{BRANCH} = {branch.number}"
-        partitions = self.side_channels.partitions[self.topic.name] if self._timed else 0
+        partitions = self.side_channels.partitions[self.topic.name] if self.timed else 0
         metrics = observe_watermarks(self.node, branch, partitions, is_record)
         return rows.observe(observation_name(self.node), *metrics) if metrics else rows
 
@@ -256,7 +260,7 @@ class Incoming:
         side_channels = self.side_channels
         if not side_channels.reads_attributes:
             return rows
-        if not self._tagged:
+        if not self.tagged:
             return rows.selectExpr("*", f"{str(side_channels.lags).lower()} AS {BACKLOG}")
         topic = self.topic
         column = BacklogColumn(self.checkpoint, topic.name, lags=side_channels.lags, senders=topic.channels)
@@ -265,7 +269,7 @@ class Incoming:
 
     def _newest(self, branch: Branch) -> str:
         strategy = self.topic.watermark
-        if strategy is None or not strategy.generates or not self._timed:
+        if strategy is None or not strategy.generates or not self.timed:
             return "CAST(NULL AS BIGINT)"
         return newest_timestamp(self.node, branch, f"{BRANCH} = {branch.number}")
 
@@ -278,12 +282,13 @@ class Incoming:
         return [f"{value} AS {VALUE}", f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {time} END AS {KAFKA_MS}"]
 
     @property
-    def _timed(self) -> bool:
+    def timed(self) -> bool:
         """Records carry their timestamps."""
         return self.node in self.side_channels.timestamped
 
     @property
-    def _tagged(self) -> bool:
+    def tagged(self) -> bool:
+        """Its messages are tagged elements."""
         return self.topic.elements == "tagged"
 
     @property
@@ -291,17 +296,18 @@ class Incoming:
         return self.topic.signed and self.side_channels.control_key is not None
 
     @property
-    def _row_key(self) -> RowKey | None:
+    def row_key(self) -> RowKey | None:
+        """The columns of Kafka's key, if its messages replace each other."""
         return RowKey.of_source(self.node)
 
     @property
-    def _missing_time(self) -> str | None:
+    def missing_time(self) -> str | None:
         """Why a record without event time is bad; None if it is not, or if every record has an event time."""
         if self.node not in self.side_channels.timed_sources | self.side_channels.untimed_sources:
             return None
         expression = event_time_expression(self.node)
         if expression is None:  # Kafka's own time is never null
-            return "has no event time: its element has no timestamp" if self._tagged else None
+            return "has no event time: its element has no timestamp" if self.tagged else None
         always = {column.name.lower() for column in self.node.schema.columns if not column.nullable}
         if expression.text.strip("`").lower() in always:
             return None
@@ -313,7 +319,7 @@ class Incoming:
         Every query of the source must find the same records bad, since one of them writes the dead letters.
         """
         limit, strategy = self.side_channels.max_ahead_ms, self.topic.watermark
-        if not limit or (strategy is None and not self._tagged):
+        if not limit or (strategy is None and not self.tagged):
             return None
         if strategy is None:  # watermarks arrive; the last one of a topic is the largest number
             time = elements.timestamp_ms(ELEMENT)
@@ -326,7 +332,7 @@ class Incoming:
             milliseconds(rows, Branch(FIRST_BRANCH, fields).expression(each)) for each in expressions if each
         ]
         if expressions[0] is None:
-            times.append(elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)")
+            times.append(elements.timestamp_ms(ELEMENT) if self.tagged else "unix_millis(timestamp)")
         latest = f"greatest({', '.join(times)})" if len(times) > 1 else times[0]
         return too_far_ahead(latest, limit, of_message=True)
 
@@ -336,7 +342,7 @@ class Incoming:
             broken = literal("is not an event that this version of flowcore reads")
             whole = f"coalesce({elements.is_event('value')}, false)"
             cases.append(f"WHEN {_IS_EVENT} THEN CASE WHEN NOT {whole} THEN {broken} END")
-        if self._tagged:
+        if self.tagged:
             known = f"{elements.is_record(ELEMENT)} OR {elements.is_control(ELEMENT)}"
             if self.topic.headers:
                 known = f"{elements.is_head(ELEMENT)} OR {elements.is_control(ELEMENT)} AND value IS NULL"
@@ -357,8 +363,8 @@ class Incoming:
             why = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in refused)
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CASE {why} END")
         cases += self._misfit_cases(value)
-        if self._missing_time:
-            cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._missing_time)}")
+        if self.missing_time:
+            cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self.missing_time)}")
         if ahead is not None and self.topic.watermark is not None:
             cases.append(f"WHEN {ahead[0]} THEN {ahead[1]}")
         return f"CASE {' '.join(cases)} END"
@@ -366,7 +372,7 @@ class Incoming:
     def _misfit_cases(self, value: str) -> list[str]:
         """Why key or value of a record are bad."""
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
-        row_key = self._row_key
+        row_key = self.row_key
         keyed = row_key.names if row_key is not None else ()
         reason = f"concat({misfit}, {describe_misfit(self._typed, value, keyed)})"
         if self.topic.elements == "value-only":
@@ -388,11 +394,6 @@ def bad_observation(node: Read) -> str:
 def _unless_bad(condition: str) -> str:
     """The condition; a bad message fails the query."""
     return f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {fail_with_payload(BAD_REASON)} ELSE {condition} END"
-
-
-def _set_time(rows: DataFrame, time: str) -> DataFrame:
-    """Add the time in milliseconds, from an expression that is BIGINT or TIMESTAMP."""
-    return rows.selectExpr("*", f"{milliseconds(rows, time)} AS {TIMESTAMP_MS}")
 
 
 def _header(name: str) -> str:
