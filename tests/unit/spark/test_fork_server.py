@@ -96,6 +96,7 @@ def test_a_process_that_spark_ends_is_ended(folder: Path) -> None:
     pid = client.first()["pid"]
 
     client.process.send_signal(signal.SIGTERM)
+    client.process.wait(60)  # before its standard input ends, which would end the process, too
 
     assert client.end()[1] == 256 - signal.SIGTERM
     assert not psutil.pid_exists(pid)
