@@ -122,7 +122,7 @@ class MessageReader:
     def _read(
         self, batch: pa.RecordBatch, source: MessageSource, records: RecordColumns
     ) -> Iterator[pa.RecordBatch]:
-        found, is_record = source.value_format.read(batch.column(self.columns.value).to_pylist())
+        found, is_record = source.value_format.read(batch.column(self.columns.value))
         names = (column.name for column in source.value_format.value_format.columns)
         fields = dict(zip(names, found, strict=True))
         time = batch.column(self.columns.written_ms) if source.time is None else fields[source.time]

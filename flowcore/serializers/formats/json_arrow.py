@@ -1,17 +1,19 @@
 """JSON objects as Arrow arrays, column by column.
 
-`JsonFormat` decides what a value is. Most records are read faster by a parser that refuses what it refuses,
-and the types of whole columns are checked at once. `JsonFormat` reads the records that are left.
+`JsonFormat` decides what a value is. Most payloads are read faster by a decoder that is made for the columns,
+and that takes nothing that `JsonFormat` refuses. `JsonFormat` reads the payloads that are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from operator import itemgetter
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
-import orjson
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from flowcore.errors import SerializationError
@@ -20,123 +22,132 @@ from flowcore.serializers.formats.json_text import JsonFormat
 
 __all__ = ["JsonArrowFormat"]
 
-_NULL = type(None)
-_INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
-_READ: dict[str, frozenset[type]] = {
-    **dict.fromkeys(_INTEGERS, frozenset({int})),
-    **dict.fromkeys(("FLOAT", "DOUBLE"), frozenset({float, int})),
-    "BOOLEAN": frozenset({bool}),
-    "STRING": frozenset({str}),
-}
-"""The types as which the parser reads values of each type."""
-_ARROW: dict[str, pa.DataType] = {
-    "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "STRING": pa.string(),
+_Row = Any
+"""A row of the decoder, with an attribute for each column."""
+_TYPES: dict[str, tuple[type, pa.DataType]] = {
+    "TINYINT": (int, pa.int8()), "SMALLINT": (int, pa.int16()), "INT": (int, pa.int32()),
+    "BIGINT": (int, pa.int64()), "FLOAT": (float, pa.float32()), "DOUBLE": (float, pa.float64()),
+    "BOOLEAN": (bool, pa.bool_()), "STRING": (str, pa.string()),
 }  # fmt: skip
+_LARGEST = {"FLOAT": 3e38, "DOUBLE": 1e308}
+"""Numbers beyond these may be infinite in the type."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonArrowFormat:
     """Reads the columns of a JSON format.
 
-    >>> columns, is_value = JsonArrowFormat(JsonFormat.of([("id", "BIGINT")])).read([b'{"id":1}', b"[]"])
+    >>> json_format = JsonArrowFormat(JsonFormat.of([("id", "BIGINT")]))
+    >>> columns, is_value = json_format.read(pa.array([b'{"id":1}', b"[]"]))
     >>> columns[0].to_pylist(), is_value
     ([1, None], [True, False])
     """
 
     value_format: JsonFormat
 
-    def read(self, payloads: list[bytes | None]) -> tuple[list[pa.Array[Any]], list[bool]]:
+    def read(self, payloads: pa.Array[Any]) -> tuple[list[pa.Array[Any]], list[bool]]:
         """The columns of some payloads, and whether each payload is a value: if not, its columns are null."""
-        columns = self.value_format.columns
-        rows = _load(payloads)
-        values = _columns(rows, [column.name for column in columns])
-        doubtful = (
-            {place for place, row in enumerate(rows) if row is _NOT_READ} if _NOT_READ in rows else set()
-        )
-        for column, found in zip(columns, values, strict=True):
-            doubtful.update(_doubtful(column, found))
-        is_value = [True] * len(payloads)
-        for place in doubtful:
-            row = self._read_one(payloads[place])
+        columns, given = self.value_format.columns, payloads.to_pylist()
+        rows = _decode(columns, given, is_text=_is_text(payloads))
+        if None in rows:
+            rows = [
+                self._read_one(data) if row is None else row for row, data in zip(rows, given, strict=True)
+            ]
+        is_value = [row is not None for row in rows]
+        values = [_values(rows, place) for place in range(len(columns))]
+        found = [*map(_convert, columns, values)]
+        for place in {place for _, places in found for place in places if is_value[place]}:
+            row = rows[place] = self._read_one(given[place])
             is_value[place] = row is not None
-            for column, found in zip(columns, values, strict=True):
-                found[place] = None if row is None else row[column.name]
-        return [_array(column, found) for column, found in zip(columns, values, strict=True)], is_value
+            for number, column in enumerate(values):
+                column[place] = None if row is None else getattr(row, f"f{number}")
+            found = []
+        arrays = [array for array, _ in found] or [*map(_array, columns, values)]
+        return arrays, is_value
 
-    def _read_one(self, payload: bytes | None) -> dict[str, Any] | None:
+    def _read_one(self, payload: bytes | None) -> _Row | None:
         try:
-            return None if payload is None else self.value_format.decode(payload)
+            row = {} if payload is None else self.value_format.decode(payload)
         except SerializationError:
             return None
+        return _row_type(self.value_format.columns)(*row.values()) if row else None
 
 
-_NOT_READ: dict[str, Any] = {}
-"""Stands for a payload that the fast parser does not read as an object."""
+@lru_cache(maxsize=64)
+def _row_type(columns: tuple[ValueColumn, ...]) -> Callable[..., _Row]:
+    names = {f"f{place}": column.name for place, column in enumerate(columns)}
+    kinds = (_TYPES[column.type][0] for column in columns)
+    fields = [(name, kind | None, None) for name, kind in zip(names, kinds, strict=True)]
+    row: Callable[..., _Row] = msgspec.defstruct("Row", fields, rename=names, gc=False)
+    return row
 
 
-def _load(payloads: list[bytes | None]) -> list[dict[str, Any]]:
-    load: Callable[[Any], Any] = orjson.loads
+@lru_cache(maxsize=64)
+def _decoder(columns: tuple[ValueColumn, ...]) -> Callable[[bytes], _Row]:
+    decode: Callable[[bytes], _Row] = msgspec.json.Decoder(_row_type(columns)).decode
+    return decode
+
+
+def _is_text(payloads: pa.Array[Any]) -> bool:
+    """Whether all payloads are UTF-8."""
     try:
-        found = list(map(load, payloads))
-    except ValueError:
-        found = [*map(_load_one, payloads)]
-    if set(map(type, found)) <= {dict}:
-        return found
-    return [each if isinstance(each, dict) else _NOT_READ for each in found]
+        payloads.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
-def _load_one(payload: bytes | None) -> Any:
+def _decode(
+    columns: tuple[ValueColumn, ...], payloads: list[bytes | None], *, is_text: bool
+) -> list[_Row | None]:
+    """The row of each payload, None if the decoder does not take it."""
+    decode: Callable[[Any], _Row] = _decoder(columns)
+    if is_text:
+        try:
+            return list(map(decode, payloads))
+        except (ValueError, TypeError, RecursionError):
+            pass
+    return [_decode_one(decode, payload) for payload in payloads]
+
+
+def _decode_one(decode: Callable[[bytes], _Row], payload: bytes | None) -> _Row | None:
     try:
-        return orjson.loads(payload)  # type: ignore[arg-type]  # it refuses None with the same error
-    except ValueError:
-        return _NOT_READ
+        if payload is not None:
+            payload.decode()  # the decoder skips texts of fields that are no columns
+            return decode(payload)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    return None
 
 
-def _columns(rows: list[dict[str, Any]], names: list[str]) -> list[list[Any]]:
-    """The values of fields, None for missing ones."""
-    if not rows:
-        return [[] for _ in names]
+def _values(rows: list[_Row | None], place: int) -> list[Any]:
+    """The values of a column, None in payloads that are no values."""
+    field = attrgetter(f"f{place}")
     try:
-        found = map(itemgetter(*names), rows)
-        return [list(found)] if len(names) == 1 else [*map(list, zip(*found, strict=True))]
-    except KeyError:
-        return [[row.get(name) for row in rows] for name in names]
+        return list(map(field, rows))
+    except AttributeError:
+        return [None if row is None else field(row) for row in rows]
 
 
-def _doubtful(column: ValueColumn, values: list[Any]) -> Iterator[int]:
-    """The places of values that may not be ones of a column."""
-    kinds = set(map(type, values))
-    refused = kinds - _READ[column.type]
-    if column.nullable:
-        refused.discard(_NULL)
-    if refused:
-        yield from (place for place, value in enumerate(values) if type(value) in refused)
-    if column.type in _INTEGERS:
-        yield from _too_large(_INTEGERS[column.type], kinds, values)
-    elif column.type in ("FLOAT", "DOUBLE"):
-        largest = 3.0e38 if column.type == "FLOAT" else 1e308
-        yield from (
-            place
-            for place, value in enumerate(values)
-            if type(value) in (int, float) and not -largest < value < largest
-        )
-
-
-def _too_large(bits: int, kinds: set[type], values: list[Any]) -> Iterator[int]:
-    """The places of integers of more than some bits."""
-    limit = 1 << (bits - 1)
-    numbers = values if kinds == {int} else [value for value in values if type(value) is int]
-    if numbers and not (-limit <= min(numbers) and max(numbers) < limit):
-        yield from (
-            place for place, value in enumerate(values) if type(value) is int and not -limit <= value < limit
-        )
+def _convert(column: ValueColumn, values: list[Any]) -> tuple[pa.Array[Any], list[int]]:
+    """The array of some values, and the places of those that may not be ones of the column."""
+    try:
+        array = _array(column, values)
+    except (OverflowError, pa.ArrowInvalid):
+        limit = 1 << (_TYPES[column.type][1].bit_width - 1)
+        given = enumerate(values)
+        places = [place for place, value in given if value is not None and not -limit <= value < limit]
+        return pa.nulls(len(values)), places
+    doubtful = np.zeros(len(values), np.bool_)
+    if array.null_count and not column.nullable:
+        doubtful |= array.is_null().to_numpy(zero_copy_only=False)
+    if column.type in _LARGEST:
+        doubtful |= ~(np.abs(array.fill_null(0).to_numpy()) < _LARGEST[column.type])
+    return array, np.flatnonzero(doubtful).tolist()
 
 
 def _array(column: ValueColumn, values: list[Any]) -> pa.Array[Any]:
-    kind = _ARROW[column.type]
-    if column.type in ("FLOAT", "DOUBLE"):  # Arrow refuses integers that a float does not hold exactly
-        values = [value if value is None else float(value) for value in values]
+    kind = _TYPES[column.type][1]
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:  # half a pair of surrogates, in whose place Java has a question mark
