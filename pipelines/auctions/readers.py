@@ -54,11 +54,15 @@ def read_messages(
         consumer.assign(
             [TopicPartition(topic, each, offset) for each, offset in offsets.items() if offset < ends[each]]
         )
+        answered = time.monotonic()
         while left := sum(max(end - offsets[partition], 0) for partition, end in ends.items()):
-            # A client that is asked for more messages than there are waits for them.
-            found = consumer.consume(min(left, _READ_RECORDS), timeout=_TIMEOUT_S)
+            # A client that is asked for more messages than there are waits for them. Markers of transactions
+            # have offsets and are no messages, so there may be fewer.
+            found = consumer.consume(min(left, _READ_RECORDS), timeout=_POLL_S)
             answers = [message for message in found if message.error() is None or _is_end(message)]
-            if not answers:
+            if answers:
+                answered = time.monotonic()
+            elif time.monotonic() > answered + _TIMEOUT_S:
                 msg = f"topic {topic!r} at {bootstrap_servers} stopped answering with {left:,} messages left"
                 raise BrokerError(msg)
             for message in answers:
