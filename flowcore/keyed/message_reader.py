@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flowcore.keyed.conditions import Condition, evaluate
 from flowcore.keyed.key_group_hash import key_groups_of
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 
@@ -69,6 +70,8 @@ class RecordColumns:
 
     Attributes:
         fields: Their fields.
+        computed: Conditions on their fields.
+        kept: The condition under which a record has a key group; others only carry event time. None for all.
         times: Columns with the event time.
         partitions: Columns with the partition.
         offsets: Columns with the offset.
@@ -83,6 +86,8 @@ class RecordColumns:
     offsets: Sequence[str] = ()
     constants: Mapping[str, Any]
     key_groups: Mapping[str, tuple[Sequence[str], bool]]
+    computed: Mapping[str, Condition] = field(default_factory=dict)
+    kept: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,19 +158,24 @@ class MessageReader:
     ) -> pa.RecordBatch:
         columns = self._coordinates(batch)
         columns |= {name: fields[field] for name, field in records.fields.items()}
+        columns |= {name: evaluate(condition, fields) for name, condition in records.computed.items()}
         columns |= dict.fromkeys(records.times, time)
         columns |= dict.fromkeys(records.offsets, batch.column(self.columns.offset))
         if records.partitions:
             columns |= dict.fromkeys(records.partitions, self._partitions(batch))
         for name, value in records.constants.items():
             columns[name] = pa.repeat(pa.scalar(value, self.schema.field(name).type), batch.num_rows)
+        dropped = None
+        if records.kept is not None:
+            kept = pc.fill_null(evaluate(records.kept, fields), False)
+            dropped = ~kept.to_numpy(zero_copy_only=False)
         for name, (keys, spreads) in records.key_groups.items():
             key = [columns[each] for each in keys]
             groups = key_groups_of(key, batch.num_rows, self.key_groups)
             if spreads and any(column.null_count for column in key):
                 has_key = np.logical_and.reduce([_is_valid(column) for column in key])
                 groups = np.where(has_key, groups, self._partitions(batch).to_numpy() % self.key_groups)
-            columns[name] = pa.array(groups)
+            columns[name] = pa.array(groups, mask=dropped)
         return self._complete(columns, batch.num_rows)
 
     def _passing(self, batch: pa.RecordBatch, same: Mapping[str, Any]) -> pa.RecordBatch:

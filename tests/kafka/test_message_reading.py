@@ -81,11 +81,19 @@ def _ranks(streams: list[Stream], topics: Topics) -> None:
     best.write("out", topics["out"])
 
 
+def _filtered(streams: list[Stream], topics: Topics) -> None:
+    some = streams[0].where("price > 10 AND shop IN ('a', 'b') OR shop IS NULL").with_columns(few="n < 3")
+    windows = some.window(Tumbling(10), by=("shop", "few"))
+    results = windows.aggregate(dear="count_if(price BETWEEN 50 AND 80)", total="sum(price)")
+    results.write("out", topics["out"])
+
+
 CONNECTED: dict[str, tuple[int, Connect, list[str]]] = {
     "windows": (1, _windows, ["out", "late"]),
     "join": (2, _join, ["out"]),
     "interval": (2, _interval_join, ["out", "late"]),
     "ranks": (1, _ranks, ["out"]),
+    "filtered": (1, _filtered, ["out"]),
 }
 """Sources, what reads them, and its topics."""
 
@@ -107,7 +115,7 @@ def _run(live: Live, name: str, *, by_spark: bool) -> tuple[list[Counter[str]], 
     ]
     streams = [flow.read(f"in{place}", topic) for place, topic in enumerate(declared)]
     if by_spark:
-        streams = [stream.where("price IS NULL OR price < 1000") for stream in streams]
+        streams = [stream.where("coalesce(price, 0) < 1000") for stream in streams]
     topics = {each: live.topic(f"{flow.name}-{each}") for each in written}
     connect(streams, topics)
     for seed in (1, 2):

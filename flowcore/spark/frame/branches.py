@@ -99,7 +99,8 @@ class BranchedFrame:
 
     def compute(self, branch: Branch, new: Mapping[str, str], order: Sequence[str]) -> Branch:
         """Add computed columns; ``order`` names the columns of the resulting branch."""
-        names = {column: next(self.names) for column in new}
+        names, unread = {column: next(self.names) for column in new}, self.unread
+        plain = {names[column]: text for column, text in new.items()}
         if self.shared:
             # Rows of other branches and kinds may hold values that this branch filters out: 1 / 0 fails.
             new = {
@@ -108,6 +109,8 @@ class BranchedFrame:
         self.frame = self.frame.selectExpr(
             "*", *(f"{new[column]} AS {name}" for column, name in names.items())
         )
+        if unread is not None:
+            self.unparsed = unread.compute(branch.number, plain, self.frame)
         known = {**branch.physical_names, **{column.lower(): name for column, name in names.items()}}
         return replace(branch, columns={column: known[column.lower()] for column in order})
 
@@ -170,8 +173,10 @@ class BranchedFrame:
     def filter(self, branch: Branch, condition: str) -> None:
         """Drop the rows of a branch for which the condition is not true."""
         if self.keeps_dropped:
-            gone = f"{self.is_in(branch)} AND NOT coalesce({condition}, false)"
+            gone, unread = f"{self.is_in(branch)} AND NOT coalesce({condition}, false)", self.unread
             self.set({BRANCH: f"CASE WHEN {gone} THEN {RowKind.DROPPED} ELSE {BRANCH} END"})
+            if unread is not None:
+                self.unparsed = unread.filter(branch.number, condition, self.frame)
             return
         self.frame = self.frame.where(
             f"NOT ({self.is_in(branch)}) OR ({condition})" if self.shared else condition

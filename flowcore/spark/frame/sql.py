@@ -10,7 +10,7 @@ import sqlglot
 
 __all__ = [
     "BATCH_CLOCK_MS", "STRICT_TIMES", "TIME_FORMATS", "displayable_timestamp", "json_object", "literal",
-    "options", "quote", "saturate_times", "struct", "visible",
+    "options", "quote", "saturate_times", "struct", "unquote", "visible",
 ]  # fmt: skip
 
 _INVISIBLE = r"[\p{C}\p{Zl}\p{Zp}]+"
@@ -36,6 +36,15 @@ def quote(name: str) -> str:
     '`odd``name`'
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def unquote(text: str) -> str:
+    """The name that was quoted.
+
+    >>> unquote(quote("odd`name"))
+    'odd`name'
+    """
+    return text[1:-1].replace("``", "`")
 
 
 def literal(text: str) -> str:

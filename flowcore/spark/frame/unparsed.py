@@ -7,14 +7,16 @@ them for an exchange (`flowcore.keyed.message_reader`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
 
+from flowcore.keyed.conditions import Call, Condition, rename
 from flowcore.keyed.message_reader import MessageColumns, MessageSource
-from flowcore.spark.frame.sql import quote
+from flowcore.spark.frame.conditions import parse_condition
+from flowcore.spark.frame.sql import quote, unquote
 
 __all__ = ["MESSAGE_COLUMNS", "UnparsedMessages", "UnparsedSource"]
 
@@ -33,6 +35,8 @@ class UnparsedSource:
         branch: The number of the branch of its records.
         fields: The field that a SQL text of a record's column is, by text.
         constants: The value of a text that is the same in all of its records, by text.
+        computed: The condition on fields that a text is, by text.
+        kept: The condition under which a record is one of the branch; None for all.
         advances: The event time of its records counts for watermarks.
         find_reasons: Adds to a frame why its messages are bad, to those that have no reason yet.
     """
@@ -40,9 +44,23 @@ class UnparsedSource:
     reader: MessageSource
     branch: int
     fields: Mapping[str, str]
-    constants: Mapping[str, Any]
     advances: bool
     find_reasons: Callable[[DataFrame], DataFrame]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    computed: Mapping[str, Condition] = field(default_factory=dict)
+    kept: Condition | None = None
+
+    def condition(self, text: str) -> Condition | None:
+        """A SQL text as a condition on fields; None if Spark has to evaluate it."""
+        types = {column.name: column.type for column in self.reader.value_format.value_format.columns}
+        columns = {unquote(text): types[name] for text, name in self.fields.items()}
+        found = parse_condition(text, columns)
+        return found and rename(found, {unquote(text): name for text, name in self.fields.items()})
+
+    def keep(self, condition: Condition) -> UnparsedSource:
+        """With fewer records in the branch."""
+        kept = condition if self.kept is None else Call("and_kleene", (self.kept, condition))
+        return replace(self, kept=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,26 @@ class UnparsedMessages:
                 source, fields={**source.fields, **fields}, constants={**source.constants, **constants}
             )
         return replace(self, sources=sources, parsed=parsed)
+
+    def compute(self, branch: int, columns: Mapping[str, str], parsed: DataFrame) -> UnparsedMessages | None:
+        """With computed columns in a branch; None if Spark has to compute one of them."""
+        number, source = self._source_of(branch)
+        found = {quote(name): source.condition(text) for name, text in columns.items()}
+        computed = {name: each for name, each in found.items() if each is not None}
+        changed = replace(source, computed={**source.computed, **computed})
+        return self._with(number, changed, parsed) if len(computed) == len(columns) else None
+
+    def filter(self, branch: int, condition: str, parsed: DataFrame) -> UnparsedMessages | None:
+        """With the records of a branch for which a condition is true; None if Spark has to find them."""
+        number, source = self._source_of(branch)
+        found = source.condition(condition)
+        return None if found is None else self._with(number, source.keep(found), parsed)
+
+    def _source_of(self, branch: int) -> tuple[int, UnparsedSource]:
+        return next(each for each in self.sources.items() if each[1].branch == branch)
+
+    def _with(self, number: int, source: UnparsedSource, parsed: DataFrame) -> UnparsedMessages:
+        return replace(self, sources={**self.sources, number: source}, parsed=parsed)
 
     def find_reasons(self, frame: DataFrame) -> DataFrame:
         """Add to bad messages that have no reason why they are bad."""

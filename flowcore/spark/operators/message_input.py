@@ -58,7 +58,9 @@ class _Columns:
         text = _as_python(text)
         known = (TIMESTAMP_MS, NEWEST, SOURCE, RECORD_ORDINAL, "partition", "offset")
         sources = self.messages.sources.values()
-        return text in known or any(text in each.fields or text in each.constants for each in sources)
+        return text in known or any(
+            text in texts for each in sources for texts in (each.fields, each.constants, each.computed)
+        )
 
     def of_source(self, number: int) -> RecordColumns:
         """The columns that the records of a source have."""
@@ -73,6 +75,8 @@ class _Columns:
             offsets=texts.get("offset", []),
             constants={self.names[text]: each for text, each in constants.items() if text in self.names},
             key_groups=self.key_groups.get(number, {}),
+            computed={self.names[text]: each for text, each in source.computed.items() if text in self.names},
+            kept=source.kept,
         )
 
 

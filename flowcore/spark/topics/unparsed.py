@@ -69,7 +69,6 @@ def find_unparsed(
         reader=reader,
         branch=branch.number,
         fields={quote(physical): name for name, physical in branch.columns.items()},
-        constants={},
         advances=generates and incoming.timed,
         find_reasons=lambda found: _find_reasons(found, incoming),
     )

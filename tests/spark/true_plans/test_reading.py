@@ -24,10 +24,15 @@ OPERATORS: dict[str, tuple[str, Callable[[Stream, Stream], Stream], bool]] = {
     "plain columns": (ROW, lambda bids, _: _count(bids.select("shop", "price AS paid").drop("paid")), True),
     "a join of two sources": (ROW, lambda bids, other: bids.join(other, on="shop", ttl=None), True),
     "ranks": (ROW, lambda bids, _: bids.top_n(1, by="shop", order="price desc"), True),
-    "a filter": (ROW, lambda bids, _: _count(bids.where("price > 0")), False),
-    "an expression": (ROW, lambda bids, _: _count(bids.with_columns(shop="upper(shop)")), False),
+    "a filter": (ROW, lambda bids, _: _count(bids.where("price > 0 OR shop = 'x'")), True),
+    "a flag": (ROW, lambda bids, _: _count(bids.with_columns(dear="price > 5")), True),
     "a filter of one of two": (
-        ROW, lambda bids, other: bids.join(other.where("paid > 0"), on="shop", ttl=None), False,
+        ROW, lambda bids, other: bids.join(other.where("paid > 0"), on="shop", ttl=None), True,
+    ),
+    "a filter with a function": (ROW, lambda bids, _: _count(bids.where("abs(price) > 0")), False),
+    "an expression": (ROW, lambda bids, _: _count(bids.with_columns(shop="upper(shop)")), False),
+    "a filter of a flag": (
+        ROW, lambda bids, _: _count(bids.with_columns(dear="price > 5").where("dear")), False,
     ),
     "another reader": (ROW, lambda bids, _: _count(bids.union(bids)), False),
     "a type that Spark knows": (f"{ROW}, day DATE", lambda bids, _: _count(bids), False),
