@@ -19,8 +19,8 @@ __all__ = ["HASHED_TYPES", "key_groups_of", "spark_hash"]
 _Hashes = npt.NDArray[np.uint32]
 _SEED = 42
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
-_LONG_BYTES = 256
-"""Texts from here on are hashed one by one: there are few of them, and no two have the same length."""
+_FEW = 128
+"""So many texts that are longer than all others are hashed one by one from there on."""
 HASHED_TYPES = (
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.bool_(), pa.string(), pa.binary(),
 )  # fmt: skip
@@ -71,37 +71,32 @@ def _hash_bytes(column: Any, seeds: _Hashes) -> _Hashes:
         np.int64
     )
     data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
-    hashes = seeds.copy()
-    for place in np.flatnonzero(lengths >= _LONG_BYTES):
-        first = offsets[place]
-        hashes[place] = _hash_text(data[first : first + lengths[place]], int(seeds[place]))
-    short = lengths < _LONG_BYTES
-    words = np.where(short, lengths // 4, 0)
-    for word in range(int(words.max(initial=0))):
+    hashes, words = seeds.copy(), lengths // 4
+    common = int(np.partition(words, -_FEW)[-_FEW]) if len(words) >= _FEW else 0
+    for word in range(common):
         rows = np.flatnonzero(words > word)
         at = offsets[rows] + 4 * word
         found = np.zeros(len(rows), np.uint32)
         for byte in range(4):
             found |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
         hashes[rows] = _mix(hashes[rows], found)
-    rest = np.where(short, lengths % 4, 0)
+    for place in np.flatnonzero(words > common).tolist():
+        first = offsets[place] + 4 * common
+        hashes[place] = _hash_words(data[first : offsets[place] + 4 * words[place]], int(hashes[place]))
+    rest = lengths % 4
     for byte in range(3):
         rows = np.flatnonzero(rest > byte)
         last = data[offsets[rows] + 4 * words[rows] + byte]
         hashes[rows] = _mix(hashes[rows], last.view(np.int8).astype(np.int32).view(np.uint32))
-    return np.where(short, _finish(hashes, lengths.astype(np.uint32)), hashes)
+    return _finish(hashes, lengths.astype(np.uint32))
 
 
-def _hash_text(text: npt.NDArray[np.uint8], seed: int) -> int:
-    """The hash of one text."""
-    whole = len(text) // 4 * 4
-    rest = text[whole:].view(np.int8).astype(np.int32).view(np.uint32)
-    mixed = _scramble(np.concatenate([np.frombuffer(text[:whole].tobytes(), "<u4"), rest]))
-    found = seed
-    for word in mixed.tolist():
+def _hash_words(text: npt.NDArray[np.uint8], found: int) -> int:
+    """The hash after the whole words of one text, from the one before them."""
+    for word in _scramble(np.frombuffer(text.tobytes(), "<u4")).tolist():
         found ^= word
         found = (((found << 13) | (found >> 19)) * 5 + 0xE6546B64) & 0xFFFFFFFF
-    return int(_finish(np.array([found], np.uint32), len(text))[0])
+    return found
 
 
 def _scramble(words: _Hashes) -> _Hashes:

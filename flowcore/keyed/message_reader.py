@@ -115,6 +115,8 @@ class MessageReader:
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The packing's input of some messages."""
         for batch in batches:
+            if not batch.num_rows:
+                continue
             numbers = batch.column(self.columns.channel).to_numpy() >> self.partition_bits
             ends = np.flatnonzero(np.diff(numbers)) + 1
             for start, end in pairwise([0, *ends.tolist(), batch.num_rows]):

@@ -79,6 +79,7 @@ def _interval_join(streams: list[Stream], topics: Topics) -> None:
 def _ranks(streams: list[Stream], topics: Topics) -> None:
     best = streams[0].top_n(2, by="shop", order=("price desc", "at", "share", "n"))
     best.write("out", topics["out"])
+    streams[0].select("shop", "at").write("records", topics["records"])  # in a query that writes dead letters
 
 
 def _filtered(streams: list[Stream], topics: Topics) -> None:
@@ -88,12 +89,29 @@ def _filtered(streams: list[Stream], topics: Topics) -> None:
     results.write("out", topics["out"])
 
 
+def _windows_of_windows(streams: list[Stream], topics: Topics) -> None:
+    counts = streams[0].window(Tumbling(10), by="shop", name="counts").aggregate(n="count(*)")
+    totals = counts.window(Tumbling(20), name="totals", uses=["n"]).aggregate(all="sum(n)")
+    totals.write("out", topics["out"])
+    streams[0].select("shop", "at").write("late", topics["late"])
+
+
+def _star(streams: list[Stream], topics: Topics) -> None:
+    center, *others = streams
+    for name, other in zip(("out", "late"), others, strict=True):
+        center.join(other.select("shop", "n", "at AS since"), on=("shop", "n"), ttl=None).write(
+            name, topics[name]
+        )
+
+
 CONNECTED: dict[str, tuple[int, Connect, list[str]]] = {
     "windows": (1, _windows, ["out", "late"]),
     "join": (2, _join, ["out"]),
     "interval": (2, _interval_join, ["out", "late"]),
-    "ranks": (1, _ranks, ["out"]),
+    "ranks": (1, _ranks, ["out", "records"]),
     "filtered": (1, _filtered, ["out"]),
+    "nested-beside-records": (1, _windows_of_windows, ["out", "late"]),
+    "star": (3, _star, ["out", "late"]),
 }
 """Sources, what reads them, and its topics."""
 
@@ -101,7 +119,7 @@ CONNECTED: dict[str, tuple[int, Connect, list[str]]] = {
 def _without_names(text: str, names: dict[str, str]) -> str:
     for name, instead in names.items():
         text = text.replace(name, instead)
-    return re.sub(r":[\w-]{22}:[\w-]{8}:", ":", text)  # of the output's topic, and of several sources
+    return re.sub(r":[\w-]{22}:[\w-]{8}(\.\d)?:", r"\1:", text)  # of an output's topic, and of sources
 
 
 def _run(live: Live, name: str, *, by_spark: bool) -> tuple[list[Counter[str]], Counter[str]]:
@@ -150,7 +168,7 @@ def test_python_reads_messages_as_spark_does(live: Live, name: str) -> None:
     found, letters = _run(live, name, by_spark=False)
     expected, expected_letters = _run(live, name, by_spark=True)
 
-    assert found == expected
-    assert letters == expected_letters
-    assert min(map(len, found)) > 5
+    for mine, other in zip([*found, letters], [*expected, expected_letters], strict=True):
+        assert [*(mine - other)][:3] == [*(other - mine)][:3] == []  # a comparison of all takes minutes
+    assert min(map(len, found)) >= 3
     assert sum(letters.values()) > 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -12,6 +13,7 @@ from flowcore.api.operators import Read
 from flowcore.api.schema import Schema
 from flowcore.errors import SerializationError
 from flowcore.serializers.formats import JsonFormat
+from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.settings import Settings
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session
@@ -42,6 +44,11 @@ GOOD = [
 {"id":1,"s":null,"d":null}
 {"id":1,"it's":"5"}
 {"id":1,"s":1,"s":"1"}
+{"id":null,"id":1}
+{"id":2,"id":1}
+{"id":1,"d":null,"d":2}
+{"id":1,"z":NaN}
+{"id":1,"z":[-Infinity]}
 {"id":1,"d":5}
 {"id":1,"d":"NaN"}
 {"id":1,"d":"Infinity"}
@@ -98,7 +105,11 @@ BAD = [
 {"id":1,"d":+1}
 {"id":1,"d":.5}
 {"id":1,"d":"5"}
-{"id":1,"z":NaN,"y":{}}
+{"id":"x","id":1}
+{"id":1,"id":1.5}
+{"id":1.5,"id":1}
+{"id":1,"d":"x","d":2}
+{"id":1,"id":null}
 """.strip("\n").splitlines(),
     '{"id":1}\n{"id":2}',
     '{"id":1}\x00',
@@ -129,6 +140,8 @@ def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
     for text in BAD:
         with pytest.raises(SerializationError):
             python.decode(text.encode())
+    _, is_value = JsonArrowFormat(python).read(pa.array([text.encode() for text in (*GOOD, *BAD)]))
+    assert is_value == [True] * len(GOOD) + [False] * len(BAD)
 
 
 DECIMALS = "p DECIMAL(10,2), q ARRAY<DECIMAL(10,2)>, s STRING, t STRUCT<d: DECIMAL(10,2), s: STRING>"

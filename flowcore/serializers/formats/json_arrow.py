@@ -6,6 +6,7 @@ and that takes nothing that `JsonFormat` refuses. `JsonFormat` reads the payload
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +33,9 @@ _TYPES: dict[str, tuple[type, pa.DataType]] = {
 _LARGEST = {"FLOAT": 3e38, "DOUBLE": 1e308}
 """Numbers beyond these may be infinite in the type."""
 
+_UNNAMED = re.compile(r'["\\\x00-\x1f]')
+"""Characters that a name of the decoder cannot have."""
+
 
 @dataclass(frozen=True, slots=True)
 class JsonArrowFormat:
@@ -49,14 +53,13 @@ class JsonArrowFormat:
         """The columns of some payloads, and whether each payload is a value: if not, its columns are null."""
         columns, given = self.value_format.columns, payloads.to_pylist()
         rows = _decode(columns, given, is_text=_is_text(payloads))
-        if None in rows:
-            rows = [
-                self._read_one(data) if row is None else row for row, data in zip(rows, given, strict=True)
-            ]
+        refused = {place for place, row in enumerate(rows) if row is None} if None in rows else set()
+        for place in refused:
+            rows[place] = self._read_one(given[place])
         is_value = [row is not None for row in rows]
         values = [_values(rows, place) for place in range(len(columns))]
         found = [*map(_convert, columns, values)]
-        for place in {place for _, places in found for place in places if is_value[place]}:
+        for place in {place for _, places in found for place in places} - refused:
             row = rows[place] = self._read_one(given[place])
             is_value[place] = row is not None
             for number, column in enumerate(values):
@@ -75,9 +78,10 @@ class JsonArrowFormat:
 
 @lru_cache(maxsize=64)
 def _row_type(columns: tuple[ValueColumn, ...]) -> Callable[..., _Row]:
-    names = {f"f{place}": column.name for place, column in enumerate(columns)}
-    kinds = (_TYPES[column.type][0] for column in columns)
-    fields = [(name, kind | None, None) for name, kind in zip(names, kinds, strict=True)]
+    kinds = enumerate(_TYPES[column.type][0] for column in columns)
+    # A name with other characters is no name of the decoder, which then reads no row.
+    names = {f"f{place}": column.name for place, column in enumerate(columns) if _is_named(column)}
+    fields = [(f"f{place}", kind | None, None) for place, kind in kinds]
     row: Callable[..., _Row] = msgspec.defstruct("Row", fields, rename=names, gc=False)
     return row
 
@@ -86,6 +90,10 @@ def _row_type(columns: tuple[ValueColumn, ...]) -> Callable[..., _Row]:
 def _decoder(columns: tuple[ValueColumn, ...]) -> Callable[[bytes], _Row]:
     decode: Callable[[bytes], _Row] = msgspec.json.Decoder(_row_type(columns)).decode
     return decode
+
+
+def _is_named(column: ValueColumn) -> bool:
+    return not _UNNAMED.search(column.name)
 
 
 def _is_text(payloads: pa.Array[Any]) -> bool:
@@ -101,6 +109,8 @@ def _decode(
     columns: tuple[ValueColumn, ...], payloads: list[bytes | None], *, is_text: bool
 ) -> list[_Row | None]:
     """The row of each payload, None if the decoder does not take it."""
+    if not all(map(_is_named, columns)):
+        return [None] * len(payloads)
     decode: Callable[[Any], _Row] = _decoder(columns)
     if is_text:
         try:

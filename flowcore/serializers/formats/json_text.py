@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Self
 
@@ -31,12 +31,26 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LOWER_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f])")
 
 
+class _Constant(str):
+    """A word that stands for a number, such as ``NaN``, and is no value of a column."""
+
+    __slots__ = ()
+
+
+class _Object(dict[str, Any]):
+    """A JSON object, with all its fields: of those with one name a dictionary has the last."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
     """Dictionaries of columns to JSON objects and back.
 
-    `decode` ignores fields that are not columns; a nullable column may be missing. It refuses a field of
-    another type, text after the object, and bytes that are not JSON in UTF-8.
+    `decode` ignores fields that are not columns, also a bare ``NaN`` there; a nullable column may be missing.
+    It refuses a field of another type, text after the object, and bytes that are not JSON in UTF-8.
 
     >>> JsonFormat.of([("id", "BIGINT"), ("name", "STRING")]).encode({"id": 1, "name": "ż"}).decode()
     '{"id":1,"name":"ż"}'
@@ -70,14 +84,23 @@ class JsonFormat:
     def decode(self, data: bytes, /) -> dict[str, Any]:
         """The columns of one object, None for missing ones."""
         try:
-            found = json.loads(data.decode(), parse_constant=_no_constant)
+            found = json.loads(data.decode(), parse_constant=_Constant, object_pairs_hook=_Object)
         except (ValueError, RecursionError) as error:
             msg = f"{len(data)} bytes are not JSON in UTF-8 ({error}): they hold no value; send one object"
             raise SerializationError(msg) from error
-        if not isinstance(found, dict):
+        if not isinstance(found, _Object):
             msg = f"the JSON is {type(found).__name__}, not an object: it has no columns; send one object"
             raise SerializationError(msg)
+        if len(found.pairs) > len(found):
+            self._check_repeated(found)
         return {column.name: _read(column, found.get(column.name)) for column in self.columns}
+
+    def _check_repeated(self, found: _Object) -> None:
+        """Check fields that are there several times. The last one counts; each has to fit, but for text."""
+        columns = {column.name: replace(column, nullable=True) for column in self.columns}
+        for name, field in found.pairs:
+            if name in columns and columns[name].type != "STRING":
+                _read(columns[name], field)
 
 
 def _written(column: ValueColumn, field: Any) -> str:
@@ -101,6 +124,8 @@ def _read(column: ValueColumn, field: Any) -> Any:
         case _, None:
             msg = f"the object has no {column.name!r}, which is NOT NULL: the value is incomplete; send it"
             raise SerializationError(msg)
+        case _, _Constant():
+            raise _mismatch(column, field)
         case ("BOOLEAN", bool()) | ("STRING", str()):
             return field
         case (("FLOAT" | "DOUBLE"), (int() | float())) if not isinstance(field, bool):
@@ -121,11 +146,6 @@ def _float(column: ValueColumn, field: float) -> float:
     if math.isinf(number):
         raise _mismatch(column, "a number too large for it")
     return number
-
-
-def _no_constant(word: str) -> None:
-    msg = f"{word} is not a number of JSON"
-    raise ValueError(msg)
 
 
 def _single(number: float) -> float:

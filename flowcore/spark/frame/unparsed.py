@@ -37,13 +37,15 @@ class UnparsedSource:
         constants: The value of a text that is the same in all of its records, by text.
         computed: The condition on fields that a text is, by text.
         kept: The condition under which a record is one of the branch; None for all.
-        advances: The event time of its records counts for watermarks.
+        timed: Its records carry their event time.
+        advances: Their event time counts for watermarks.
         find_reasons: Adds to a frame why its messages are bad, to those that have no reason yet.
     """
 
     reader: MessageSource
     branch: int
     fields: Mapping[str, str]
+    timed: bool
     advances: bool
     find_reasons: Callable[[DataFrame], DataFrame]
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +89,11 @@ class UnparsedMessages:
         """With columns that have another text in each branch; ``parsed`` has them, too."""
         sources = {}
         for number, source in self.sources.items():
-            texts = {quote(name): cases[source.branch] for name, cases in columns.items()}
+            texts = {
+                quote(name): text
+                for name, cases in columns.items()
+                if (text := cases.get(source.branch)) is not None
+            }
             fields = {name: source.fields[text] for name, text in texts.items() if text in source.fields}
             constants = {name: _CONSTANTS[text] for name, text in texts.items() if text in _CONSTANTS}
             sources[number] = replace(
@@ -117,4 +123,5 @@ class UnparsedMessages:
 
     def find_reasons(self, frame: DataFrame) -> DataFrame:
         """Add to bad messages that have no reason why they are bad."""
-        return reduce(lambda found, source: source.find_reasons(found), self.sources.values(), frame)
+        sources = (each for each in self.sources.values() if each.reader.bad is not None)
+        return reduce(lambda found, source: source.find_reasons(found), sources, frame)

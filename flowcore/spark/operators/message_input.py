@@ -66,7 +66,8 @@ class _Columns:
         """The columns that the records of a source have."""
         source = self.messages.sources[number]
         texts: dict[str, list[str]] = {text: [name] for text, name in self.names.items()}
-        times = texts.get(TIMESTAMP_MS, []) + (texts.get(NEWEST, []) if source.advances else [])
+        times = texts.get(TIMESTAMP_MS, []) if source.timed else []
+        times = [*times, *(texts.get(NEWEST, []) if source.advances else [])]
         constants = {SOURCE: number, RECORD_ORDINAL: "0", **source.constants}
         return RecordColumns(
             fields={name: source.fields[text] for text, name in self.names.items() if text in source.fields},

@@ -17,7 +17,15 @@ from flowcore.keyed.packing import PARTITION_BITS
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.serializers.formats.json_text import JsonFormat
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.rows import BAD_REASON, BRANCH, KAFKA_MS, VALUE, RowKind
+from flowcore.spark.frame.rows import (
+    BAD_REASON,
+    BRANCH,
+    KAFKA_MS,
+    RECORD_ORDINAL,
+    SOURCE,
+    VALUE,
+    RowKind,
+)
 from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.frame.unparsed import MESSAGE_COLUMNS, UnparsedMessages, UnparsedSource
 from flowcore.spark.topics.event_times import WRITTEN_MS
@@ -57,7 +65,9 @@ def find_unparsed(
         f"unix_millis(timestamp) AS {columns.written_ms}",
         f"{f'{WRITTEN_MS} + {limit}' if limit else f'{_NEVER_MS}L'} AS {columns.latest_ms}",
     )
-    bad = {BRANCH: int(RowKind.BAD), "topic": incoming.topic.name}
+    bad = {
+        BRANCH: int(RowKind.BAD), "topic": incoming.topic.name, SOURCE: incoming.number, RECORD_ORDINAL: "0",
+    }  # fmt: skip
     reader = MessageSource(
         value_format=value_format,
         time=field,
@@ -69,6 +79,7 @@ def find_unparsed(
         reader=reader,
         branch=branch.number,
         fields={quote(physical): name for name, physical in branch.columns.items()},
+        timed=incoming.timed,
         advances=generates and incoming.timed,
         find_reasons=lambda found: _find_reasons(found, incoming),
     )
@@ -76,6 +87,8 @@ def find_unparsed(
 
 
 def _format_of(schema: Schema) -> JsonArrowFormat | None:
+    if any(column.type == "FLOAT" for column in schema.columns):
+        return None  # Java rounds a text once, Python a double
     try:
         return JsonArrowFormat(JsonFormat.of(schema.columns))
     except FormatError:  # it has columns of another type

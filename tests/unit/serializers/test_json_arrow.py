@@ -92,6 +92,21 @@ def test_missing_field_of_a_required_column_is_no_value() -> None:
     assert columns[0].to_pylist() == [None, None, 1]
 
 
+def test_names_with_any_characters_are_read() -> None:
+    """Also those that the fast decoder cannot have."""
+    odd = JsonArrowFormat(JsonFormat.of([('a"b', "BIGINT"), ("c\\d", "STRING"), ("e`f", "BOOLEAN")]))
+    payload = json.dumps({'a"b': 1, "c\\d": "x", "e`f": True}).encode()
+
+    columns, is_value = odd.read(pa.array([payload, b"{}", b"["]))
+
+    assert is_value == [True, True, False]
+    assert [column.to_pylist() for column in columns] == [
+        [1, None, None],
+        ["x", None, None],
+        [True, None, None],
+    ]
+
+
 def test_half_a_pair_of_surrogates_becomes_a_question_mark() -> None:
     """As in Java, whose strings can hold one."""
     columns, is_value = JsonArrowFormat(JsonFormat.of([("s", "STRING")])).read(
