@@ -41,7 +41,7 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.operators.buffers import prepare_buffer
 from flowcore.spark.operators.dead_letter_columns import dead_letter_columns
 from flowcore.spark.operators.deduplication import prepare_deduplication
-from flowcore.spark.operators.exchange_input import Place, passing_columns, select_rows
+from flowcore.spark.operators.exchange_input import Place, SelectedRows, passing_columns, select_rows
 from flowcore.spark.operators.key_group_context import (
     PREFIX,
     KeyGroupContext,
@@ -103,26 +103,12 @@ def run_exchange(
     exchange = Exchange(query=name_exchange(context.checkpoint, place.depth), runtimes=runtimes)
     names = passing_columns(branched, others, place, timed=timed)
     passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in names]), timezone="UTC")
-    later = _seen_rows(passed, place)
     selected = select_messages(members, branched, others, passed, place) or select_rows(
         members, branched, others, passed, place
     )
-    is_first = place.depth == 1
-    frame = _with_backlog_status(selected.frame, context) if is_first else selected.frame
-    packing = Packing(
-        inputs=selected.columns,
-        sources=tuple(each.name for each in context.sources),
-        key_groups=context.query.key_groups,
-        recipients=selected.recipients,
-        upstream=frozenset(each.name for each in place.upstream),
-        later=later,
-        passing=selected.passing,
-        derived=context.derived,
-        functions=context.functions if is_first else {},
-        senders=context.sender_files,
-        reader=selected.reader,
-        by_channel=is_first,
-        scattered=branched.scattered,
+    frame = _with_backlog_status(selected.frame, context) if place.depth == 1 else selected.frame
+    packing = _packing(
+        selected, place, context, later=_seen_rows(passed, place), scattered=branched.scattered
     )
     # Rows that pass are not brought in order before the next exchange.
     branched.scattered = branched.scattered and bool(names)
@@ -135,6 +121,27 @@ def run_exchange(
     if selected.messages is not None and names:
         rows = replace(rows, frame=selected.messages.find_reasons(rows.frame))
     return _add_columns(members, rows, branched, others, context)
+
+
+def _packing(
+    selected: SelectedRows, place: Place, context: KeyGroupContext, *, later: SeenRows | None, scattered: bool
+) -> Packing:
+    is_first = place.depth == 1
+    return Packing(
+        inputs=selected.columns,
+        sources=tuple(each.name for each in context.sources),
+        key_groups=context.query.key_groups,
+        recipients=selected.recipients,
+        upstream=frozenset(each.name for each in place.upstream),
+        later=later,
+        passing=selected.passing,
+        derived=context.derived,
+        functions=context.functions if is_first else {},
+        senders=context.sender_files,
+        reader=selected.reader,
+        by_channel=is_first,
+        scattered=scattered,
+    )
 
 
 def _with_backlog_status(frame: DataFrame, context: KeyGroupContext) -> DataFrame:
