@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -198,11 +197,11 @@ class TransactionalWriter:
             key, ledger = str(batch.slot).encode(), ledger_topic(self.flow, self.query)
             _produce(producer, [(ledger, key, entry.encode(), None, batch.slot)], {})
         except BaseException as error:
-            with suppress(KafkaException):  # so that readers need not wait for the time-out
-                producer.abort_transaction(_ABORT_S)
+            refusal = _abort(producer)
             if isinstance(error, KafkaException):
                 what = f"did not write batch {batch.batch}{_lateness(began_s)}"
-                raise self._failure(batch.slot, what, error) from error
+                known = refusal if refusal is not None and _is_fatal(error) else error
+                raise self._failure(batch.slot, what, known) from error
             raise
         failpoint(f"transaction-commit-{batch.slot}")
         try:
@@ -277,6 +276,21 @@ class TransactionalWriter:
 
 def _lateness(began_s: float) -> str:
     return f": {EXPIRED}," if time.time() - began_s > _TIMEOUT_S else ""
+
+
+def _abort(producer: Producer) -> KafkaException | None:
+    """Abort a transaction, so that readers need not wait for its time-out; return why that was refused."""
+    try:
+        producer.abort_transaction(_ABORT_S)
+    except KafkaException as error:
+        return error
+    return None
+
+
+def _is_fatal(error: KafkaException) -> bool:
+    """Whether an error says no more than that the client has failed before: a later call says why."""
+    reason = error.args[0]
+    return isinstance(reason, KafkaError) and reason.code() == KafkaError._FATAL  # noqa: SLF001
 
 
 def _is_fenced(reason: object) -> bool:
