@@ -15,9 +15,9 @@ pytestmark = pytest.mark.spark
 
 ROW = "shop STRING, price BIGINT, at BIGINT"
 VALUES_ONLY = {"pipeline.force-timestamp-support": False, "pipeline.auto-watermark-interval": "0"}
-EVENT_TIME = "at + 12345"
+EVENT_TIME = "at + 987654321"
 """Event time that nothing else in Spark's plan looks like."""
-MARKS = ("_timestamp_ms", "12345")
+MARKS = ("_timestamp_ms", "987654321")
 
 Operator = Callable[[Stream, Stream], Stream]
 
