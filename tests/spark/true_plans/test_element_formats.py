@@ -182,7 +182,7 @@ def test_no_timestamp_travels_to_where_event_time_is_assigned(compiled: Compile)
     function = max(number for number, line in enumerate(lines) if "MapInArrow" in line)
     assert not _carried(lines[function:])
     assert any("777" in line for line in lines[:function])
-    assert "12345" not in found.physical
+    assert "987654321" not in found.physical
     assert "value-only elements on bids -> same, same -> timed because timed assigns event time anew" in (
         found.text
     )

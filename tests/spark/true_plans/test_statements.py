@@ -65,11 +65,11 @@ def _functions(bids: Stream, _: Stream) -> None:
 
 def _pushed(bids: Stream, _: Stream) -> None:
     made = bids.map(_same, schema=ROW, passes=["price"], name="made")
-    made.where("price > 4711", name="some").write("out", _topic())
+    made.where("price > 4711471147", name="some").write("out", _topic())
 
 
 def _not_pushed(bids: Stream, _: Stream) -> None:
-    bids.map(_same, schema=ROW, name="made").where("price > 4711", name="some").write("out", _topic())
+    bids.map(_same, schema=ROW, name="made").where("price > 4711471147", name="some").write("out", _topic())
 
 
 def _process(bids: Stream, _: Stream) -> None:
@@ -124,11 +124,11 @@ STATEMENTS: dict[str, tuple[Declare, dict[str, Any], dict[str, Any], str, Holds]
     "native": (_plain, {}, {}, "compiled: native", lambda found: not _lines(found, PYTHON)),
     "pushdown": (
         _pushed, {}, {}, "filter: before made",
-        lambda found: min(_lines(found, "4711")) > max(_lines(found, PYTHON)),
+        lambda found: min(_lines(found, "4711471147")) > max(_lines(found, PYTHON)),
     ),
     "no pushdown": (
         _not_pushed, {}, {}, "filter: where it stands",
-        lambda found: max(_lines(found, "4711")) < min(_lines(found, PYTHON)),
+        lambda found: max(_lines(found, "4711471147")) < min(_lines(found, PYTHON)),
     ),
     "flush by key group": (
         _flushed, {}, {}, "flush: every 1 min, by key group", lambda found: len(_lines(found, STATE)) == 1,
