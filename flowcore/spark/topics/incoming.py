@@ -159,15 +159,15 @@ class Incoming:
             topic = f"CASE WHEN {_IS_EVENT} THEN {literal(self.topic.events)} ELSE {topic} END"
         return rows.selectExpr("*", f"{branch} AS {BRANCH}", f"{topic} AS topic")
 
-    def judge(self, rows: DataFrame, value: str) -> DataFrame:
-        """Add the parsed value of each message, an event time if it needs one, and why it is bad."""
+    def judge(self, rows: DataFrame, value: str, where: str = "true") -> DataFrame:
+        """Add the parsed value of each message, an event time, and why it is bad if ``where`` is true."""
         register_format(self.topic, rows.sparkSession)
         rows = rows.selectExpr("*", parse_value(self._typed, value))
         if self.missing_time:
             rows = self._add_time(rows)
         # Not deterministic, so that Spark does not evaluate it again in each filter: see `parse_value`.
-        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value, self._ahead(rows))} END"
-        return rows.selectExpr("*", f"{reason} AS {BAD_REASON}")
+        case = f"WHEN spark_partition_id() >= 0 AND {where} THEN {self._reason(value, self._ahead(rows))}"
+        return rows.selectExpr("*", f"CASE {case} END AS {BAD_REASON}")
 
     @property
     def _typed(self) -> Read:

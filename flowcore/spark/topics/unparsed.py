@@ -130,6 +130,7 @@ def _find_reasons(rows: DataFrame, incoming: Incoming) -> DataFrame:
             f"timestamp_millis({KAFKA_MS}) AS timestamp",
         ),
         "value",
+        _UNREAD,
     )
     reason = f"CASE WHEN {_UNREAD} THEN coalesce({BAD_REASON}, {_REFUSED}) ELSE {names[BAD_REASON]} END"
     texts = {**names, BAD_REASON: reason}
