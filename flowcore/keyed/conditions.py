@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Call", "Condition", "Constant", "Field", "evaluate", "rename"]
+__all__ = ["Call", "Condition", "Constant", "Field", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,6 @@ class Call:
 
 
 Condition = Field | Constant | Call
-
-
-def rename(condition: Condition, names: Mapping[str, str]) -> Condition:
-    """The same condition on columns with other names."""
-    match condition:
-        case Field(name):
-            return Field(names[name])
-        case Call(function, arguments):
-            return Call(function, tuple(rename(each, names) for each in arguments))
-        case _:
-            return condition
 
 
 def evaluate(condition: Condition, columns: Mapping[str, pa.Array[Any]]) -> Any:

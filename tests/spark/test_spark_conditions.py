@@ -16,6 +16,7 @@ from flowcore.spark.run.session import live_session
 pytestmark = pytest.mark.spark
 
 TYPES = {"a": "BIGINT", "b": "INT", "t": "STRING", "f": "BOOLEAN", "d": "DOUBLE"}
+FIELDS = {name: (name, kind) for name, kind in TYPES.items()}
 BY_PYTHON = [
     "a > 0",
     "`a` >= -1",
@@ -48,6 +49,8 @@ BY_PYTHON = [
     "f AND (f OR f)",
 ]
 BY_SPARK = [
+    "1 IS NULL",
+    "NOT ('x' IS NULL)",
     "d > 1",
     "t > 'a'",
     "a = '5'",
@@ -100,7 +103,7 @@ def test_python_gives_the_value_of_spark(spark: SparkSession) -> None:
     columns = {name: rows.column(name) for name in TYPES}
 
     for place, text in enumerate(BY_PYTHON):
-        condition = parse_condition(text, TYPES)
+        condition = parse_condition(text, FIELDS)
         assert condition is not None, text
         assert evaluate(condition, columns).to_pylist() == rows.column(f"c{place}").to_pylist(), text
 
@@ -108,4 +111,4 @@ def test_python_gives_the_value_of_spark(spark: SparkSession) -> None:
 @pytest.mark.parametrize("text", BY_SPARK)
 def test_other_conditions_are_left_to_spark(text: str) -> None:
     """Where a cast, an escape, a collation or a function decides."""
-    assert parse_condition(text, TYPES) is None
+    assert parse_condition(text, FIELDS) is None

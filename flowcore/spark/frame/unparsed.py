@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from flowcore.keyed.conditions import Call, Condition, rename
+from flowcore.keyed.conditions import Call, Condition
 from flowcore.keyed.message_reader import MessageColumns, MessageSource
 from flowcore.spark.frame.conditions import parse_condition
 from flowcore.spark.frame.sql import quote, unquote
@@ -55,9 +55,8 @@ class UnparsedSource:
     def condition(self, text: str) -> Condition | None:
         """A SQL text as a condition on fields; None if Spark has to evaluate it."""
         types = {column.name: column.type for column in self.reader.value_format.value_format.columns}
-        columns = {unquote(text): types[name] for text, name in self.fields.items()}
-        found = parse_condition(text, columns)
-        return found and rename(found, {unquote(text): name for text, name in self.fields.items()})
+        fields = {unquote(column): (name, types[name]) for column, name in self.fields.items()}
+        return parse_condition(text, fields)
 
     def keep(self, condition: Condition) -> UnparsedSource:
         """With fewer records in the branch."""

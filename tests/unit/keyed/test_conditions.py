@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowcore.keyed.conditions import Call, Condition, Constant, Field, evaluate, rename
+from flowcore.keyed.conditions import Call, Condition, Constant, Field, evaluate
 
 COLUMNS: dict[str, pa.Array[Any]] = {
     "n": pa.array([1, 5, None], pa.int32()), "big": pa.array([1, 6, 7], pa.int64()),
@@ -33,12 +33,3 @@ IS_ONE = Call("equal", (Field("n"), Constant(1)))
 def test_null_is_neither_true_nor_false(condition: Condition, expected: list[bool | None]) -> None:
     """In comparisons and in logic, of columns of different sizes."""
     assert evaluate(condition, COLUMNS).to_pylist() == expected
-
-
-def test_renamed_condition_reads_the_other_columns() -> None:
-    """Each column, also within calls."""
-    renamed = rename(
-        Call("or_kleene", (Field("x"), Call("equal", (Field("y"), Constant(1))))), {"x": "flag", "y": "n"}
-    )
-
-    assert evaluate(renamed, COLUMNS).to_pylist() == [True, False, None]
