@@ -48,9 +48,8 @@ class JoinLatest(StreamJoin):
 
     @property
     def retention(self) -> str:
-        kept = "for ever" if self.ttl_ms is None else f"for {show_length(self.ttl_ms)} of processing time"
         left = "" if self.load is None else "left records until the right side is loaded, and "
-        return f"it keeps {left}the newest right record of each key {kept}"
+        return f"it keeps {left}the newest right record of each key {_kept(self.ttl_ms)}"
 
     def own_emission(self) -> Decision:
         if self.load is None:
@@ -119,8 +118,7 @@ class JoinRegular(StreamJoin):
 
     @property
     def retention(self) -> str:
-        kept = "for ever" if self.ttl_ms is None else f"for {show_length(self.ttl_ms)} of processing time"
-        return f"it keeps the records of both sides {kept}"
+        return f"it keeps the records of both sides {_kept(self.ttl_ms)}"
 
     def state_values(self) -> str:
         sides = zip(("left", "right"), self.changelogs, strict=True)
@@ -160,3 +158,7 @@ class JoinRegular(StreamJoin):
     @property
     def needs_timestamps(self) -> bool:
         return False
+
+
+def _kept(ttl_ms: int | None) -> str:
+    return "for ever" if ttl_ms is None else f"for {show_length(ttl_ms)} of processing time"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from flowcore.errors import NoTimestampError, StateError
@@ -13,7 +15,9 @@ from flowcore.serializers.python_values import first_row
 if TYPE_CHECKING:
     from flowcore.keyed.key_index import Ints
 
-__all__ = ["KeyColumns", "complete_batch", "concat_batches", "in_parts", "take_rows", "timestamps_of"]
+__all__ = [
+    "KeyColumns", "complete_batch", "concat_batches", "in_parts", "runs", "take_rows", "timestamps_of",
+]  # fmt: skip
 
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
@@ -88,6 +92,12 @@ def in_parts(batches: Iterable[pa.RecordBatch], rows: int, size_bytes: int) -> I
             waiting, waiting_rows, waiting_bytes = [], 0, 0
     if waiting:
         yield concat_batches(waiting)
+
+
+def runs(numbers: Ints) -> Iterator[tuple[int, int]]:
+    """The begin and end of each run of equal numbers."""
+    if len(numbers):
+        yield from pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)])
 
 
 def complete_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -28,12 +28,15 @@ from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements
 
 __all__ = [
-    "QUERY", "BacklogReport", "Channel", "ChannelOrder", "ControlElement", "Place", "StepControl",
-    "channel_order", "decode_control", "encode_control",
+    "LOW_BITS", "PARTITION_BITS", "QUERY", "BacklogReport", "Channel", "ChannelOrder", "ControlElement",
+    "Place", "StepControl", "channel_order", "decode_control", "encode_control",
 ]  # fmt: skip
 
 QUERY = ""
 """The source of the query's own backlog status, which precedes all records of a step."""
+PARTITION_BITS = 32
+"""A channel's number is that of its source before so many bits of its partition or key group."""
+LOW_BITS = (1 << PARTITION_BITS) - 1
 _BACKLOG, _LIVE = "backlog", "live"
 ChannelOrder = tuple[str, int, str]
 Place = tuple[ChannelOrder, int]

@@ -56,7 +56,7 @@ def _hash(column: pa.Array[Any], seeds: _Hashes) -> _Hashes:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _hash_bytes(column.cast(pa.binary()), seeds)
     if column.null_count:
-        column = column.fill_null(0 if not pa.types.is_boolean(kind) else False)
+        column = column.fill_null(False if pa.types.is_boolean(kind) else 0)
     if pa.types.is_int64(kind):
         words = column.to_numpy().view(np.uint32).reshape(-1, 2)
         return _finish(_mix(_mix(seeds, words[:, 0]), words[:, 1]), 8)

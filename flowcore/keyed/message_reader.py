@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flowcore.keyed.columns import runs
 from flowcore.keyed.conditions import Condition, evaluate
+from flowcore.keyed.control import LOW_BITS, PARTITION_BITS
 from flowcore.keyed.key_group_hash import key_groups_of
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 
@@ -100,7 +101,6 @@ class MessageReader:
         passing_value: The packing's column with its bytes.
         passing_names: The names of partition, offset and the message's time in such a row.
         schema: The packing's input.
-        partition_bits: The bits of a channel's number that are its partition.
     """
 
     columns: MessageColumns
@@ -110,16 +110,12 @@ class MessageReader:
     passing_names: tuple[str, str, str]
     schema: pa.Schema
     key_groups: int
-    partition_bits: int
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The packing's input of some messages."""
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            numbers = batch.column(self.columns.channel).to_numpy() >> self.partition_bits
-            ends = np.flatnonzero(np.diff(numbers)) + 1
-            for start, end in pairwise([0, *ends.tolist(), batch.num_rows]):
+            numbers = batch.column(self.columns.channel).to_numpy() >> PARTITION_BITS
+            for start, end in runs(numbers):
                 part = batch.slice(start, end - start)
                 if numbers[start] < 0:
                     yield self._complete(self._coordinates(part), part.num_rows)
@@ -192,7 +188,7 @@ class MessageReader:
 
     def _partitions(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         channels = batch.column(self.columns.channel).to_numpy()
-        partitions: pa.Array[Any] = pa.array(channels & ((1 << self.partition_bits) - 1))
+        partitions: pa.Array[Any] = pa.array(channels & LOW_BITS)
         return partitions
 
     def _coordinates(self, batch: pa.RecordBatch) -> _Columns:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
-from flowcore.keyed.columns import in_parts
-from flowcore.keyed.control import QUERY, Channel, ControlElement
+from flowcore.keyed.columns import in_parts, runs
+from flowcore.keyed.control import LOW_BITS, PARTITION_BITS, QUERY, Channel, ControlElement
 from flowcore.keyed.message_reader import MessageReader
 from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
@@ -31,7 +31,6 @@ from flowcore.watermarks.merge import Times
 
 __all__ = [
     "BACKLOG_CHANNELS",
-    "PARTITION_BITS",
     "InputColumns",
     "Packing",
     "Recipient",
@@ -39,8 +38,6 @@ __all__ = [
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 64 << 20
 """What is packed together: an Arrow array, as of all packed rows, cannot hold 2 GiB of text or bytes."""
-PARTITION_BITS = 32
-_LOW_BITS = (1 << PARTITION_BITS) - 1
 _NO_CHANNEL = -1
 """The channel of outputs of `map_batches`, since the partitions of their records are unknown."""
 BACKLOG_CHANNELS = {-2: True, -3: False}
@@ -220,7 +217,7 @@ class Packing:
     def _records(self, batch: pa.RecordBatch, task: _Task) -> Iterator[tuple[int, Packed]]:
         """Records by group; the elements between them and the newest times are added to the task's."""
         batch, channels, offsets = self._in_order(batch)
-        for start, end in _runs(channels) if self._apart else [(0, batch.num_rows)]:
+        for start, end in runs(channels) if self._apart else [(0, batch.num_rows)]:
             portion = self._portion(int(channels[start]), int(offsets[start]), task)
             rows = slice(start, end)
             part = batch.slice(start, end - start)
@@ -283,7 +280,7 @@ class Packing:
     def _channel(self, number: int) -> Channel:
         if number == _NO_CHANNEL:
             return Channel("", "")
-        return Channel(self.sources[number >> PARTITION_BITS], str(number & _LOW_BITS))
+        return Channel(self.sources[number >> PARTITION_BITS], str(number & LOW_BITS))
 
     def _take_elements(
         self,
@@ -306,7 +303,7 @@ class Packing:
 
     def _take_newest(self, batch: pa.RecordBatch, channels: Times, task: _Task) -> None:
         """Take the newest time that counts of each partition."""
-        for start, end in _runs(channels):
+        for start, end in runs(channels):
             if channels[start] == _NO_CHANNEL:
                 continue
             channel = self._channel(int(channels[start]))
@@ -332,15 +329,15 @@ class Packing:
         rows = zip(self._channels(batch).tolist(), batch.select([marker]).to_pylist(), strict=True)
         for place, (number, row) in enumerate(rows):
             packed = Packed.of_event(self._channel(number), row[marker], place % len(self.recipients))
-            yield (number & _LOW_BITS) % self.key_groups, packed
+            yield (number & LOW_BITS) % self.key_groups, packed
 
     def _passing(self, batch: pa.RecordBatch, passing: PassingRows) -> Iterator[tuple[int, Packed]]:
         """The rows of each channel go to one group, which emits them in their order."""
         batch, channels, offsets = self._in_order(batch)
         rows = passing.select(batch)
-        for start, end in _runs(channels):
+        for start, end in runs(channels):
             number = int(channels[start])
-            group = (number & _LOW_BITS) % self.key_groups
+            group = (number & LOW_BITS) % self.key_groups
             part = rows.slice(start, end - start)
             yield group, Packed.of_passing(self._channel(number), int(offsets[start]), part)
 
@@ -371,9 +368,3 @@ def _to_batch(rows: Iterable[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
     return pa.record_batch(arrays, schema=PACKED)
-
-
-def _runs(channels: Times) -> Iterator[tuple[int, int]]:
-    """The begin and end of each run of rows of one channel."""
-    if len(channels):
-        yield from pairwise([0, *(np.flatnonzero(np.diff(channels)) + 1).tolist(), len(channels)])

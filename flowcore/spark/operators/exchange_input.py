@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flowcore.api.operators import Operator, WithEventTime
+from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.message_reader import MessageReader
-from flowcore.keyed.packing import PARTITION_BITS, InputColumns, Recipient
+from flowcore.keyed.packing import InputColumns, Recipient
 from flowcore.keyed.passing import PassingRows
 from flowcore.spark.frame.branches import BranchedFrame
 from flowcore.spark.frame.rows import (
@@ -76,10 +77,16 @@ class Place:
         return cls(depth, before, later, context.sources)
 
     @property
-    def is_by_timestamp(self) -> bool:
+    def _is_by_timestamp(self) -> bool:
         """Whether a record's timestamp is the time that counts for watermarks, if any counts."""
         strategies = [each.watermark for each in self.sources if begins_channels(each)]
         return self.depth == 1 and all(each is not None and each.by_timestamp for each in strategies)
+
+    def newest_text(self, existing: Collection[str]) -> str | None:
+        """The column of the time that counts for watermarks; None if no row of a frame has one."""
+        if NEWEST not in existing:
+            return None
+        return TIMESTAMP_MS if self._is_by_timestamp and TIMESTAMP_MS in existing else NEWEST
 
     @property
     def passing_numbers(self) -> list[int]:
@@ -148,9 +155,8 @@ def select_rows(
     def share(text: str) -> str:
         return shared.setdefault(text, f"{PREFIX}c{len(shared)}")
 
-    newest = None
-    if NEWEST in existing:
-        newest = share(TIMESTAMP_MS if place.is_by_timestamp and TIMESTAMP_MS in existing else NEWEST)
+    newest = place.newest_text(existing)
+    newest = newest and share(newest)
     recipients = tuple(
         Recipient(
             key_group=share(f"CASE WHEN {each.record} THEN {each.key_group} END"),

@@ -118,7 +118,7 @@ def run_exchange(
         with_backlog=context.side_channels.reads_attributes,
         numbers=[*map(context.sources.index, nodes)] if place.later else None,
     )  # fmt: skip
-    if selected.messages is not None and names:
+    if selected.messages is not None:
         rows = replace(rows, frame=selected.messages.find_reasons(rows.frame))
     return _add_columns(members, rows, branched, others, context)
 

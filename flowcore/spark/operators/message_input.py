@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flowcore.keyed.key_group_hash import HASHED_TYPES
 from flowcore.keyed.message_reader import MessageColumns, MessageReader, RecordColumns
-from flowcore.keyed.packing import PARTITION_BITS, InputColumns, Recipient
+from flowcore.keyed.packing import InputColumns, Recipient
 from flowcore.keyed.passing import PassingRows
 from flowcore.spark.frame.branches import BranchedFrame
 from flowcore.spark.frame.rows import (
@@ -93,10 +93,8 @@ def select_messages(
     if messages is None or others:
         return None
     columns = _Columns(messages)
-    newest = None
-    if NEWEST in branched.frame.columns:
-        is_time = place.is_by_timestamp and TIMESTAMP_MS in branched.frame.columns
-        newest = columns.share(TIMESTAMP_MS if is_time else NEWEST, pa.int64())
+    newest = place.newest_text(branched.frame.columns)
+    newest = newest and columns.share(newest, pa.int64())
     found = [_recipient(member, columns) for member in members]
     recipients = tuple(each for each in found if each is not None)
     if len(recipients) < len(members):
@@ -169,5 +167,4 @@ def _reader(named: MessageColumns, columns: _Columns, key_groups: int) -> Messag
         passing_names=("partition", "offset", KAFKA_MS),
         schema=pa.schema(kinds),
         key_groups=key_groups,
-        partition_bits=PARTITION_BITS,
     )

@@ -12,8 +12,8 @@ from flowcore.api.event_time import event_time_expression, marker_condition, wat
 from flowcore.api.operators import Read
 from flowcore.api.schema import Schema
 from flowcore.errors import FormatError
+from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.message_reader import MessageSource
-from flowcore.keyed.packing import PARTITION_BITS
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.serializers.formats.json_text import JsonFormat
 from flowcore.spark.frame.branches import Branch, BranchedFrame

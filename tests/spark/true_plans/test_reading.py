@@ -23,6 +23,7 @@ OPERATORS: dict[str, tuple[str, Callable[[Stream, Stream], Stream], bool]] = {
     "a window": (ROW, lambda bids, _: _count(bids), True),
     "plain columns": (ROW, lambda bids, _: _count(bids.select("shop", "price AS paid").drop("paid")), True),
     "a join of two sources": (ROW, lambda bids, other: bids.join(other, on="shop", ttl=None), True),
+    "two windows": (ROW, lambda bids, _: _count(bids).union(_count(bids)), True),
     "ranks": (ROW, lambda bids, _: bids.top_n(1, by="shop", order="price desc"), True),
     "a filter": (ROW, lambda bids, _: _count(bids.where("price > 0 OR shop = 'x'")), True),
     "a flag": (ROW, lambda bids, _: _count(bids.with_columns(dear="price > 5")), True),

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.key_group_hash import key_groups_of
 from flowcore.keyed.message_reader import MessageColumns, MessageReader, MessageSource, RecordColumns
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.serializers.formats.json_text import JsonFormat
 
-BITS = 8
 FORMAT = JsonArrowFormat(JsonFormat.of([("shop", "STRING"), ("at", "BIGINT")]))
 _INPUT: dict[str, pa.DataType] = {
         "channel": pa.int64(), "offset": pa.int64(), "passes": pa.string(), "bytes": pa.binary(),
@@ -40,13 +40,13 @@ def _reader(*, bad: Mapping[str, Any] | None, spreads: bool = False, **source: A
             channel="channel", offset="offset", value="value", written_ms="written", latest_ms="latest"
         ),
         sources=sources, passes="passes", passing_value="bytes", passing_names=("p", "o", "w"), schema=INPUT,
-        key_groups=4, partition_bits=BITS,
+        key_groups=4,
     )  # fmt: skip
 
 
 def _read(reader: MessageReader, *messages: tuple[int, int, bytes | None]) -> list[dict[str, Any]]:
     """The rows of messages with source, partition and value; their offsets count from 0."""
-    channels = [(source << BITS) + partition for source, partition, _ in messages]
+    channels = [(source << PARTITION_BITS) + partition for source, partition, _ in messages]
     columns: dict[str, pa.Array[Any]] = {
         "channel": pa.array(channels, pa.int64()),
         "offset": pa.array(range(len(messages)), pa.int64()),
@@ -118,4 +118,4 @@ def test_rows_of_the_query_itself_stay() -> None:
     """They are no messages: their channel is negative."""
     (found,) = _read(_reader(bad={}), (-1, 3, None))
 
-    assert (found["channel"], found["offset"], found["group"]) == ((-1 << BITS) + 3, 0, None)
+    assert (found["channel"], found["offset"], found["group"]) == ((-1 << PARTITION_BITS) + 3, 0, None)
