@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from flowcore.errors import SerializationError
@@ -27,19 +26,16 @@ _Row = Any
 """A row of the decoder, with an attribute for each column."""
 _TYPES: dict[str, tuple[type, pa.DataType]] = {
     "TINYINT": (int, pa.int8()), "SMALLINT": (int, pa.int16()), "INT": (int, pa.int32()),
-    "BIGINT": (int, pa.int64()), "FLOAT": (float, pa.float32()), "DOUBLE": (float, pa.float64()),
-    "BOOLEAN": (bool, pa.bool_()), "STRING": (str, pa.string()),
+    "BIGINT": (int, pa.int64()), "DOUBLE": (float, pa.float64()), "BOOLEAN": (bool, pa.bool_()),
+    "STRING": (str, pa.string()),
 }  # fmt: skip
-_LARGEST = {"FLOAT": 3e38, "DOUBLE": 1e308}
-"""Numbers beyond these may be infinite in the type."""
-
 _UNNAMED = re.compile(r'["\\\x00-\x1f]')
 """Characters that a name of the decoder cannot have."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonArrowFormat:
-    """Reads the columns of a JSON format.
+    """Reads the columns of a JSON format; none of them is FLOAT.
 
     >>> json_format = JsonArrowFormat(JsonFormat.of([("id", "BIGINT")]))
     >>> columns, is_value = json_format.read(pa.array([b'{"id":1}', b"[]"]))
@@ -148,12 +144,9 @@ def _convert(column: ValueColumn, values: list[Any]) -> tuple[pa.Array[Any], lis
         given = enumerate(values)
         places = [place for place, value in given if value is not None and not -limit <= value < limit]
         return pa.nulls(len(values)), places
-    doubtful = np.zeros(len(values), np.bool_)
-    if array.null_count and not column.nullable:
-        doubtful |= array.is_null().to_numpy(zero_copy_only=False)
-    if column.type in _LARGEST:
-        doubtful |= ~(np.abs(array.fill_null(0).to_numpy()) < _LARGEST[column.type])
-    return array, np.flatnonzero(doubtful).tolist()
+    if column.nullable or not array.null_count:
+        return array, []
+    return array, [place for place, value in enumerate(values) if value is None]
 
 
 def _array(column: ValueColumn, values: list[Any]) -> pa.Array[Any]:

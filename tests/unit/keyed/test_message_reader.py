@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from flowcore.keyed.conditions import Call, Constant, Field
 from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.key_group_hash import key_groups_of
 from flowcore.keyed.message_reader import MessageColumns, MessageReader, MessageSource, RecordColumns
@@ -112,6 +114,21 @@ def test_records_without_key_are_spread_by_partition() -> None:
 
     assert [row["group"] for row in spread] == [0, 1, 2, 3, 0, 1]
     assert {row["group"] for row in together} == {42 % 4}
+
+
+def test_record_for_which_a_condition_is_not_true_only_carries_event_time() -> None:
+    """It has no key group, also where the condition is null; another condition is a column."""
+    is_a = Call("equal", (Field("shop"), Constant("a")))
+    reader = _reader(bad={})
+    source, records = reader.sources[0]
+    records = replace(records, kept=is_a, computed={"side": Call("invert", (is_a,))}, constants={})
+    messages = [(0, 0, text) for text in (b'{"shop":"a","at":1}', b'{"shop":"b","at":2}', b'{"at":3}')]
+
+    found = _read(replace(reader, sources={0: (source, records)}), *messages)
+
+    assert [row["group"] is not None for row in found] == [True, False, False]
+    assert [row["side"] for row in found] == [False, True, None]
+    assert [row["time"] for row in found] == [1, 2, 3]
 
 
 def test_rows_of_the_query_itself_stay() -> None:

@@ -37,6 +37,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]))
         (b'{"a":"1"}', "column 'a' is BIGINT and holds '1'"),
         (b'{"a":1.0}', "column 'a' is BIGINT and holds 1.0"),
         (b'{"a":true}', "column 'a' is BIGINT and holds True"),
+        (b'{"a":"1","a":1,"e":""}', "column 'a' is BIGINT and holds '1'"),
         (b'{"a":9223372036854775808}', "column 'a' is BIGINT and holds a number too large"),
         (b'{"c":true}', "column 'c' is DOUBLE and holds True"),
         (b'{"c":"1"}', "column 'c' is DOUBLE and holds '1'"),

@@ -16,7 +16,7 @@ from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.serializers.formats.json_text import JsonFormat
 
 COLUMNS = [
-    ("t", "TINYINT"), ("i", "INT"), ("l", "BIGINT"), ("f", "FLOAT"), ("d", "DOUBLE"), ("b", "BOOLEAN"),
+    ("t", "TINYINT"), ("i", "INT"), ("l", "BIGINT"), ("d", "DOUBLE"), ("b", "BOOLEAN"),
     ("s", "STRING"),
 ]  # fmt: skip
 FORMAT = JsonFormat.of(COLUMNS)
@@ -105,6 +105,16 @@ def test_names_with_any_characters_are_read() -> None:
         ["x", None, None],
         [True, None, None],
     ]
+
+
+def test_bytes_that_are_no_text_in_another_field_are_no_value() -> None:
+    """The fast decoder skips such fields; other payloads of the batch are read."""
+    columns, is_value = JsonArrowFormat(JsonFormat.of([("l", "BIGINT")])).read(
+        pa.array([b'{"l":1}', b'{"l":2,"other":"\xff"}', b'{"l":3,"other":"\xc5\xbc"}'])
+    )
+
+    assert is_value == [True, False, True]
+    assert columns[0].to_pylist() == [1, None, 3]
 
 
 def test_half_a_pair_of_surrogates_becomes_a_question_mark() -> None:
