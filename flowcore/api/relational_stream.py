@@ -8,10 +8,10 @@ from flowcore.api import checks, type_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.changelog import build_distinct_aggregate, build_retraction
 from flowcore.api.event_time import build_event_time
-from flowcore.api.expiring_aggregate import build_expiring_aggregate
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.graph import StreamCore
 from flowcore.api.history import build_history
+from flowcore.api.keyed_aggregate import build_keyed_aggregate
 from flowcore.api.operators import Aggregate, Drop, Select, Union, Where, WithColumns
 from flowcore.api.resolution import (
     parse_aggregates,
@@ -191,7 +191,7 @@ class RelationalStream(StreamCore):
             changes, aggregate = build_retraction(fields, keys, aggregates, ttl_ms)
             return self.append(changes).append(aggregate)
         if ttl_ms is not None:
-            return self.append(build_expiring_aggregate(fields, keys, aggregates, ttl_ms))
+            return self.append(build_keyed_aggregate(fields, keys, aggregates, ttl_ms))
         parsed = parse_aggregates(node, name, keys, aggregates)
         if not node.bounded and any(expression.distinct for _, expression in parsed):
             return self.append(build_distinct_aggregate(fields, keys, aggregates))

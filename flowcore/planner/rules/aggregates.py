@@ -1,26 +1,26 @@
 """Choose the aggregates of unbounded input that run by key group instead of as Spark's own.
 
-Spark refuses its own aggregate upstream of another operator with state. An aggregate whose rows another
-aggregate, or a ranking, takes back therefore keeps its state by key group.
+Spark refuses its own aggregate upstream and downstream of another operator with state. An aggregate with such
+neighbours in its query therefore keeps its state by key group. All others stay Spark's own, and can run in
+real-time mode.
 """
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 
-from flowcore.api.expiring_aggregate import build_expiring_aggregate
-from flowcore.api.operators import Aggregate, ChangelogNormalize, Operator
-from flowcore.errors import PlanError
+from flowcore.api.keyed_aggregate import build_keyed_aggregate
+from flowcore.api.operators import Aggregate, Operator, StatefulOperator
 
-__all__ = ["can_expire", "move_to_key_groups"]
+__all__ = ["move_to_key_groups"]
 
 
 def move_to_key_groups(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """The operators of a flow, with the aggregates upstream of a changelog by key group.
+    """The operators of a flow, with the aggregates by key group that have operators with state around them.
 
     Raises:
         PlanError: An aggregate cannot run by key group.
     """
-    upstream = {each for node in operators if isinstance(node, ChangelogNormalize) for each in node.upstream}
-    moved = {node for node in upstream if isinstance(node, Aggregate) and not node.bounded}
+    moved = {*_find_neighbours(operators)}
     if not moved:
         return operators
     placed: dict[Operator, Operator] = {}
@@ -31,17 +31,22 @@ def move_to_key_groups(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     return tuple(placed.values())
 
 
-def can_expire(node: Operator) -> bool:
-    """Whether ``ttl=`` would make an operator run by key group: an aggregate of built-in functions."""
-    if not isinstance(node, Aggregate):
-        return False
-    try:
-        _by_key_group(node)
-    except PlanError:
-        return False
-    return True
+def _find_neighbours(operators: tuple[Operator, ...]) -> Iterator[Aggregate]:
+    """The unbounded aggregates upstream or downstream of operators by key group, up to the next cut."""
+    for node in operators:
+        live = [each for each in node.upstream if not each.bounded]
+        aggregates = [each for each in live if isinstance(each, Aggregate)]
+        if _keeps_state_by_key_group(node):
+            yield from aggregates
+        elif isinstance(node, Aggregate) and any(map(_keeps_state_by_key_group, live)):
+            yield from (each for each in aggregates if each is node)
+
+
+def _keeps_state_by_key_group(node: Operator) -> bool:
+    """Also a function with a flush interval of its own, which buffers its output."""
+    return isinstance(node, StatefulOperator) or bool(node.flush_ms and not node.emits_once_a_batch)
 
 
 def _by_key_group(node: Aggregate) -> Operator:
     own = {each.name: getattr(node, each.name) for each in fields(Operator)}
-    return build_expiring_aggregate(own, node.by, {name: each.text for name, each in node.aggregates}, None)
+    return build_keyed_aggregate(own, node.by, {name: each.text for name, each in node.aggregates}, None)

@@ -141,7 +141,9 @@ def _find_buffer_obstacles(
     for each in query.operators:
         if each in node.upstream and each.needs_own_query:
             kind = "is a DataFrame function" if each.takes_whole_frame else "is Spark's own aggregate"
-            yield _obstacle(node, f"{each.name} upstream {kind}", before=True)
+            found = _obstacle(node, f"{each.name} upstream {kind}", before=True)
+            own = "" if each.takes_whole_frame else f"give {node.name} a flush= of its own, or "
+            yield found._replace(change=f"{own}{found.change}")
         if isinstance(each, WithEventTime) and node in each.upstream:
             # The channels of a buffer's output are key groups, not partitions.
             yield _obstacle(node, f"{each.name} downstream makes watermarks of partitions", before=False)

@@ -25,7 +25,6 @@ from flowcore.api.operators import (
 )
 from flowcore.errors import PlanError
 from flowcore.planner.model import LiveQuery, LiveStage, Mode
-from flowcore.planner.rules.aggregates import can_expire
 from flowcore.planner.rules.channels import find_channel_obstacles
 from flowcore.planner.rules.execution import choose_mode
 from flowcore.planner.rules.flush import select_buffered
@@ -130,7 +129,7 @@ def _find_exclusive(sink: Write) -> tuple[Operator, ...]:
         names = " and ".join(repr(node.name) for node in states)
         msg = (
             f"sink {sink.name!r} is downstream of the operators {names}, each with state: {why}; cut the "
-            f"flow between them with .through('topic'){_propose_ttl(alone, states)}"
+            "flow between them with .through('topic')"
         )
         raise PlanError(msg)
     _require_channels(sink, alone, states)
@@ -139,14 +138,6 @@ def _find_exclusive(sink: Write) -> tuple[Operator, ...]:
         alone = tuple(node for node in live if node in alone or node.keeps_state)
     # Files take the records themselves; only topics can share a frame with other topics.
     return alone if sink.topic is not None else (*alone, sink)
-
-
-def _propose_ttl(alone: Sequence[Operator], states: Sequence[Operator]) -> str:
-    """The other way out, where all obstacles are Spark's own aggregates that could run by key group."""
-    obstacles = (why for node in states for why in find_channel_obstacles(node, states))
-    if not all(map(can_expire, alone)) or next(obstacles, None) is not None:
-        return ""
-    return f", or declare ttl= on {' and '.join(node.name for node in alone)}"
 
 
 def _require_channels(sink: Write, alone: Sequence[Operator], states: Sequence[Operator]) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
-from flowcore.api.expiring_aggregate import ExpiringAggregate
+from flowcore.api.keyed_aggregate import KeyedAggregate
 from flowcore.api.operators import Aggregate, DistinctAggregate, RetractingAggregate
 from flowcore.api.updating_rows import find_deleted, find_replacing
 from flowcore.errors import PlanError
@@ -58,7 +58,7 @@ def test_other_aggregates_stay_where_they_are() -> None:
 
     assert type(old.aggregate(by="page", users="count(distinct user)").operator) is Aggregate
     assert type(visits(Flow("g")).aggregate(by="page", users="count(user)").operator) is Aggregate
-    assert type(expiring.operator) is ExpiringAggregate
+    assert type(expiring.operator) is KeyedAggregate
     best = visits(Flow("h")).latest(by="user").aggregate(by="page", users="count(distinct user)")
     assert type(best.operator) is RetractingAggregate
 
@@ -71,7 +71,7 @@ def test_distinct_values_of_which_more_than_the_number_is_asked_are_refused(text
         visits(Flow("f")).aggregate(by="page", x=text, name="agg")
 
     node = visits(Flow("f")).aggregate(by="page", x=text, ttl=timedelta(days=1)).operator
-    assert type(node) is ExpiringAggregate
+    assert type(node) is KeyedAggregate
 
 
 @pytest.mark.parametrize("text", ["stddev(seconds)", "collect_list(user)"])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from flowcore import Flow, Global, KafkaTopic, Parquet, Stream
-from flowcore.api.expiring_aggregate import ExpiringAggregate
+from flowcore.api.keyed_aggregate import KeyedAggregate
 from flowcore.api.operators import ChangelogNormalize, Ranked, RetractingTopN, Write
 from flowcore.api.updating_rows import find_deleted
 from flowcore.errors import PlanError
@@ -161,9 +161,9 @@ def test_the_plan_says_what_is_ranked_and_kept() -> None:
         "the state of best.changes is unbounded because it keeps the last row of each key of auction" in text
     )
     assert "declare ttl= on best, if a row of a key of auction, shop" in text
-    assert "because another operator of the flow takes its rows back" in text
+    assert "because Spark's own aggregate shares no query with the operators with state around it" in text
     (query,) = found.live_queries
-    assert isinstance(query.keyed[0], ExpiringAggregate)
+    assert isinstance(query.keyed[0], KeyedAggregate)
     states = {state.operator: state for node in query.operators if (state := node.kept_state(16))}
     assert states["best"].kind == "retracting-rank"
     (sink,) = query.sinks

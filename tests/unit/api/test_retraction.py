@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowcore import Flow, Global, KafkaTopic, Parquet, Session, Stream, Tumbling
-from flowcore.api.expiring_aggregate import ExpiringAggregate
+from flowcore.api.keyed_aggregate import KeyedAggregate
 from flowcore.api.operators import ChangelogNormalize, RetractingAggregate, Write
 from flowcore.api.updating_rows import decide_changes, find_deleted
 from flowcore.errors import PlanError
@@ -343,9 +343,12 @@ def test_an_aggregate_upstream_runs_by_key_group_for_all_its_readers() -> None:
         ["second.changes"],
         ["second"],
     ]
-    assert isinstance(query.keyed[0], ExpiringAggregate)
+    assert isinstance(query.keyed[0], KeyedAggregate)
     assert {sink.name for sink in query.sinks} == {"all", "out"}
-    assert "first is key-group in 16 key groups because another operator of" in plan_flow(flow).explain()
+    assert (
+        "first is key-group in 16 key groups because Spark's own aggregate shares no"
+        in plan_flow(flow).explain()
+    )
     assert "out at each change\n" in plan_flow(flow).explain()
 
 

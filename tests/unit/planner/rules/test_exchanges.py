@@ -1,6 +1,5 @@
 """Operators with state share a query, with an exchange for each depth."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +87,6 @@ def _windowed(stream: Any, name: str, **settings: Any) -> Any:
     ("build", "reason"),
     [
         (
-            lambda bids, _: _windowed(bids, "first").aggregate(n="sum(n)", name="second"),
-            "second is Spark's own aggregate",
-        ),
-        (
             lambda bids, other: _windowed(_windowed(bids, "first").union(other.select("1L AS n")), "second"),
             "second also reads other, whose watermarks a Python function makes",
         ),
@@ -112,7 +107,7 @@ def _windowed(stream: Any, name: str, **settings: Any) -> Any:
             "batches gets batches",
         ),
     ],
-    ids=["native aggregate", "watermark function", "DataFrame function", "batches"],
+    ids=["watermark function", "DataFrame function", "batches"],
 )
 def test_operators_with_state_that_cannot_share_a_query_are_refused(build: Any, reason: str) -> None:
     flow = Flow("f")
@@ -124,27 +119,49 @@ def test_operators_with_state_that_cannot_share_a_query_are_refused(build: Any, 
 
     assert reason in str(refused.value)
     assert "cut the flow between them with .through('topic')" in str(refused.value)
-    assert ("declare ttl= on second" in str(refused.value)) == reason.endswith("Spark's own aggregate")
 
 
-@pytest.mark.parametrize("ttl", [None, timedelta(hours=1)])
-def test_an_aggregate_and_windows_share_a_query_if_it_has_a_ttl(ttl: timedelta | None) -> None:
-    """The refusal of one without names that way out; that of a function without one does not."""
+def test_aggregates_share_a_query_with_the_operators_with_state_around_them() -> None:
+    """Behind and in front of them, up to a cut; one without such neighbours stays Spark's own."""
     flow = Flow("f")
-    total = bids_of(flow).aggregate(by="category", n="count(*)", ttl=ttl, name="total")
-    _windowed(total, "second", time="processing").write("out", KafkaTopic("out"))
-    median = bids_of(flow, "more").aggregate(by="category", n="median(price)", name="median")
-    if ttl is None:
-        with pytest.raises(PlanError, match=r"\.through\('topic'\), or declare ttl= on total$"):
-            plan_flow(flow)
+    bids = bids_of(flow)
+    bids.aggregate(by="category", n="count(*)", name="alone").write("alone_out", KafkaTopic("alone"))
+    behind = _windowed(bids, "first").aggregate(n="sum(n)", name="behind")
+    behind.write("behind_out", KafkaTopic("behind"))
+    total = bids.aggregate(by="category", n="count(*)", name="front")
+    _windowed(total, "second", time="processing").write("second_out", KafkaTopic("second"))
+    cut = _windowed(bids, "third").through("cut", schema="n BIGINT")
+    cut.aggregate(n="sum(n)", name="cut_off").write("cut_out", KafkaTopic("cut_out"))
+
+    queries = {query.name: query for query in plan_flow(flow).live_queries if query.sinks}
+
+    assert {name: [node.name for node in query.keyed] for name, query in queries.items()} == {
+        "alone_out": [], "bids-batches": ["first", "behind", "front", "second", "third"], "cut_out": [],
+    }  # fmt: skip
+    assert [[node.name for node in each] for each in queries["bids-batches"].exchanges] == [
+        ["first", "front", "third"], ["behind", "second"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_an_aggregate_that_does_not_run_by_key_group_is_refused_beside_state(behind: bool) -> None:
+    """The message names the function and the way out; without neighbours with state Spark computes it."""
+    flow = Flow("f")
+    bids = bids_of(flow)
+    if behind:
+        _windowed(bids, "first").aggregate(m="median(n)", name="half").write("out", KafkaTopic("out"))
     else:
-        (query,) = (each for each in plan_flow(flow).live_queries if each.sinks)
-        assert len(query.exchanges) == 2
-    _windowed(median, "third", time="processing").write("medians", KafkaTopic("medians"))
-    if ttl is None:
-        return
-    with pytest.raises(PlanError, match=r"\.through\('topic'\)$"):
+        half = bids.aggregate(by="category", m="median(price)", name="half")
+        half.write("halves", KafkaTopic("halves"))
+        assert plan_flow(flow).live_queries
+        ones = half.select("1L AS n").process(KeyedProcessFunction(), by="n", schema="n BIGINT")
+        ones.write("out", KafkaTopic("out"))
+
+    with pytest.raises(PlanError, match=r"or cut the flow between them with \.through\('topic'\)$") as no:
         plan_flow(flow)
+
+    assert "operator 'half': m='median" in str(no.value)
+    assert "is not a built-in aggregate of groups upstream or downstream of other operators" in str(no.value)
 
 
 def test_bad_records_leave_through_a_shared_query(tmp_path: Path) -> None:

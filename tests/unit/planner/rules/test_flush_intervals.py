@@ -14,6 +14,7 @@ from flowcore import (
     Parquet,
     Stream,
 )
+from flowcore.api.keyed_aggregate import KeyedAggregate
 from flowcore.errors import PlanError, SettingsError
 from flowcore.flush.config import BufferOutput
 from flowcore.planner import plan_flow
@@ -41,13 +42,13 @@ from tests.unit.planner.rules.planned_flush import (
         (lambda sales: sales.map(same, schema=SALE, flush=MINUTE), "does not replace"),
         (lambda sales: sales.flat_map(Latest(), schema=SALE, flush=MINUTE), "no key says which"),
         (
-            lambda sales: sales.aggregate(by="shop", price="max(price)").map(
-                Latest(), schema="price DOUBLE", key="price", flush=MINUTE
+            lambda sales: sales.apply(same, schema=SALE, name="whole").map(
+                Latest(), schema=SALE, key="shop", flush=MINUTE
             ),
-            "a buffer would be state by key group, and aggregate_1 upstream is Spark's own aggregate",
+            "a buffer would be state by key group, and whole upstream is a DataFrame function",
         ),
     ],
-    ids=["window", "process", "map", "flat-map", "after-state"],
+    ids=["window", "process", "map", "flat-map", "after-a-dataframe-function"],
 )
 def test_interval_of_an_operator_that_cannot_be_buffered_is_an_error(
     build: Callable[[Stream], Stream], why: str
@@ -209,15 +210,17 @@ def test_slice_emits_once() -> None:
     assert (flush.way, flush.decision.value) == ("trigger", "once, with the slice")
 
 
-def _front_and_two_functions(sales: Stream, *, aggregate: bool, between: timedelta | None) -> Stream:
-    front = (
-        sales.aggregate(by="shop", x="max(price)", name="front")
+def _front_and_two_functions(
+    sales: Stream, *, aggregate: bool, between: timedelta | None, front: timedelta | None = None
+) -> Stream:
+    first = (
+        sales.aggregate(by="shop", x="max(price)", flush=front, name="front")
         if aggregate
         else sales.map(Latest(), schema="shop STRING, x DOUBLE", key="shop", name="front")
     )
     row = "shop STRING, x DOUBLE"
     middle = (
-        front.where("x > 1")
+        first.where("x > 1")
         .with_columns(y="x / 2")
         .map(Latest(), schema=row, passes=["shop"], name="between", flush=between)
     )
@@ -239,26 +242,30 @@ def test_operators_downstream_of_a_flush_have_no_buffer(way: str) -> None:
     assert found["between"].decision.value == "with front"
 
 
-def test_longer_interval_downstream_of_a_flush_has_a_buffer_where_one_can_be() -> None:
-    """Spark's own aggregate shares no query with a buffer by key group, and the plan says so."""
-    beside, behind = (
-        {
-            each.operator.name: each
-            for each in query_of(
-                lambda sales, aggregate=aggregate: _front_and_two_functions(
-                    sales, aggregate=aggregate, between=2 * MINUTE
-                )
-            ).flushes
-        }
-        for aggregate in (False, True)
-    )
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_longer_interval_downstream_of_a_flush_has_a_buffer(aggregate: bool) -> None:
+    """By its own interval, for which an aggregate upstream runs by key group."""
+    query = query_of(lambda sales: _front_and_two_functions(sales, aggregate=aggregate, between=2 * MINUTE))
+    found = {each.operator.name: each for each in query.flushes}
 
-    assert (beside["between"].way, beside["between"].after) == ("key-groups", None)
-    assert beside["between"].decision.value == "every 2 min, by key group"
-    assert (beside["held"].way, beside["held"].after) == ("with", beside["between"].operator)
-    assert behind["between"].way == "with"
-    assert "a longer interval would need a buffer of its own" in behind["between"].decision.reasons[-1]
-    assert behind["between"].decision.change == ("give front flush=2 min",)
+    assert (found["between"].way, found["between"].after) == ("key-groups", None)
+    assert found["between"].decision.value == "every 2 min, by key group"
+    assert (found["held"].way, found["held"].after) == ("with", found["between"].operator)
+    assert found["front"].way == "key-groups"
+    assert isinstance(found["front"].operator, KeyedAggregate) == aggregate
+
+
+def test_longer_interval_of_a_setting_has_no_buffer_behind_sparks_own_aggregate() -> None:
+    """Which emits by its own interval; the plan says why, and both ways out."""
+
+    def build(sales: Stream) -> Stream:
+        return _front_and_two_functions(sales, aggregate=True, between=None, front=MINUTE / 2)
+
+    between = next(each for each in query_of(build).flushes if each.operator.name == "between")
+
+    assert between.way == "with"
+    assert "a longer interval would need a buffer of its own" in between.decision.reasons[-1]
+    assert between.decision.change == ("give front flush=1 min",)
 
 
 def test_chain_of_functions_ends_at_a_buffer() -> None:

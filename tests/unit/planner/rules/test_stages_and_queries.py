@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling
+from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.api.operators import Read
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
@@ -145,17 +145,6 @@ def test_query_with_state_may_have_several_sinks() -> None:
         ["all", "high"],
         ["other"],
     ]
-
-
-def test_queries_refuse_two_states_in_a_row() -> None:
-    """The message names the sink and both operators."""
-    flow = Flow("f")
-    first = _live(flow).window(Tumbling(10), by="shop", time="processing", name="first")
-    counted = first.aggregate(n="count(*)").select("shop", "n")
-    counted.aggregate(by="shop", n="sum(n)", name="second").write("out", KafkaTopic("out"))
-
-    with pytest.raises(PlanError, match="sink 'out' is downstream of the operators 'first' and 'second'"):
-        plan_flow(flow)
 
 
 def test_queries_refuse_state_by_key_group_of_the_rows_of_a_dataframe_function() -> None:

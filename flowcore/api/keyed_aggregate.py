@@ -1,6 +1,6 @@
 """`Stream.aggregate` by key group: a window without end for each key, which emits at each change.
 
-It has a time to live, or another operator by key group reads it.
+It has a time to live, or another operator upstream or downstream keeps state by key group.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,19 +16,19 @@ from flowcore.windows import GlobalWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.triggers import Count
 
-__all__ = ["ExpiringAggregate", "build_expiring_aggregate"]
+__all__ = ["KeyedAggregate", "build_keyed_aggregate"]
 
 _WITH_TTL = AggregatePlace("groups with ttl=", "a group", "aggregate", "leave ttl= out")
-_TAKEN_BACK = AggregatePlace(
-    "groups that another operator takes back",
+_BESIDE_STATE = AggregatePlace(
+    "groups upstream or downstream of other operators with state",
     "a group",
     "aggregate",
-    "cut the flow downstream of it with .through('topic')",
+    "cut the flow between them with .through('topic')",
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ExpiringAggregate(Window):
+class KeyedAggregate(Window):
     """One row per distinct ``by``, the row again at each change; a group without records may expire.
 
     Its columns are those of ``by`` and those of its values.
@@ -48,7 +48,8 @@ class ExpiringAggregate(Window):
 
     def compiled(self) -> Decision:
         if self.config.ttl_ms is None:
-            return Decision("key-group", ("another operator of the flow takes its rows back",))
+            why = "Spark's own aggregate shares no query with the operators with state around it"
+            return Decision("key-group", (why,))
         why = "Spark's own aggregate has no time to live"
         return Decision("key-group", (why,), (f"leave ttl= of {self.name} out",))
 
@@ -75,9 +76,9 @@ class ExpiringAggregate(Window):
         return False
 
 
-def build_expiring_aggregate(
+def build_keyed_aggregate(
     fields: Mapping[str, Any], keys: tuple[str, ...], aggregates: Mapping[str, str], ttl_ms: int | None
-) -> ExpiringAggregate:
+) -> KeyedAggregate:
     """Build the operator.
 
     Args:
@@ -91,12 +92,12 @@ def build_expiring_aggregate(
     """
     (node,), name = fields["inputs"], fields["name"]
     window_checks.require_unbounded_for_ttl(node, name)
-    found = parse_window_aggregates(node, name, aggregates, _TAKEN_BACK if ttl_ms is None else _WITH_TTL)
+    found = parse_window_aggregates(node, name, aggregates, _BESIDE_STATE if ttl_ms is None else _WITH_TTL)
     config = WindowConfig(
         assigner=GlobalWindows(), function=WindowAggregate(BuiltIns(found.columns)), trigger=Count(1),
         ttl_ms=ttl_ms,
     )  # fmt: skip
-    return ExpiringAggregate(
+    return KeyedAggregate(
         **fields, by=keys, config=config, uses=found.uses, computed=found.computed, values=tuple(aggregates),
         sql=tuple(aggregates.items()),
     )  # fmt: skip
