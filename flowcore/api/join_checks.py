@@ -1,4 +1,4 @@
-"""Checks of joins of two unbounded streams, and of the times that they are declared with.
+"""Checks of joins by time or of two unbounded streams, and of the times that they are declared with.
 
 Each raises `PlanError` with the operator's name.
 """
@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from flowcore.api.checks import refuse
+from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
+from flowcore.api.resolution import parse_row
 from flowcore.api.updating_rows import find_origin, find_replacing, replaces_by_key
 from flowcore.api.window_assigners import Length, lateness_ms
 from flowcore.api.window_checks import find_missing_watermarks
@@ -20,6 +22,7 @@ __all__ = [
     "allowed_lateness_ms",
     "interval_ms",
     "load_ms",
+    "parse_timestamps",
     "require_backward",
     "require_stream_join",
 ]
@@ -38,14 +41,17 @@ def require_stream_join(
     *,
     needs: Literal["watermarks", "timestamps"] | None,
     replaced: ReplacedRows,
+    by_time: bool = False,
 ) -> None:
     """Check that both sides are streams with records as the join needs them, and have its event time.
 
     Args:
+        by_time: The join compares times, so that both sides may be bounded.
         replaced: Records that replace earlier ones are refused; or the ``newest`` right record of a key
             counts, so that right ones may replace each other; or the join takes replaced ones back.
     """
-    if left.bounded or right.bounded:
+    bounded = left.bounded and right.bounded
+    if (left.bounded or right.bounded) and not (bounded and by_time):
         ends = left if left.bounded else right
         refuse(
             f"operator {name!r}: join of streams with the bounded {ends.name!r}: it has no watermarks, so "
@@ -69,13 +75,45 @@ def require_stream_join(
                 f"joined as one more record; join {find_origin(side)}, or use join(..., ttl=), which takes "
                 "replaced ones back"
             )
-        if needs is None:
+        if needs is None or bounded:
             continue
         missing = find_missing_watermarks(
             side, name, only_event_time=True, only_timestamps=needs == "timestamps"
         )
         if missing is not None:
             refuse(missing)
+
+
+def parse_timestamps(
+    left: Operator, right: Operator, name: str, timestamps: tuple[str, str] | None
+) -> tuple[Expression, Expression] | None:
+    """The declared times of the rows of bounded sides; None for streams.
+
+    Raises:
+        PlanError: They are missing, given in vain, or name a column that does not exist.
+    """
+    if not left.bounded:
+        if timestamps is not None:
+            refuse(
+                f"operator {name!r}: timestamps={timestamps!r} over the unbounded {left.name!r}: watermarks "
+                "follow the timestamps of its source, and records would be late; set event_time= there, or "
+                "use with_event_time(...)"
+            )
+        return None
+    if timestamps is None:
+        refuse(
+            f"operator {name!r}: rows of the bounded {left.name!r} and {right.name!r} have no timestamps: it "
+            "would not be known which are partners; pass timestamps=(left, right), two columns or "
+            "expressions, BIGINT milliseconds or TIMESTAMP"
+        )
+    if isinstance(timestamps, str) or len(timestamps) != 2:  # noqa: PLR2004 - a left and a right one
+        refuse(
+            f"operator {name!r}: timestamps={timestamps!r} are not two: a time would be missing on one side; "
+            "pass a column or expression of the left and one of the right, for instance "
+            "timestamps=('ordered_at', 'paid_at')"
+        )
+    mine, theirs = timestamps
+    return parse_row(left, name, mine), parse_row(right, name, theirs)
 
 
 def require_backward(name: str, direction: str) -> None:

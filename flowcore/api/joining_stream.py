@@ -91,12 +91,13 @@ class JoiningStream(KeyedStream):
         before: timedelta,
         after: timedelta,
         how: Literal["inner", "left", "right", "full"] = "inner",
+        timestamps: tuple[str, str] | None = None,
         allowed_lateness: Length = 0,
         late: LateRecords = "drop",
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Self:
-        """Join two unbounded streams on equal columns, for records that are close in event time.
+        """Join two streams, or two tables, on equal columns, for records that are close in event time.
 
         The output has the columns of the left, then those of the right without the ones joined on. The
         timestamp of a pair is the later one of both records. A null in a column joined on equals nothing.
@@ -110,6 +111,8 @@ class JoiningStream(KeyedStream):
                 have no partner: when the combined watermark of both sides has passed their interval, with
                 their own timestamp. The emitted watermark is delayed by ``after`` for left records, and by
                 ``before`` for right ones.
+            timestamps: Bounded inputs only, and needed there: columns or expressions of the time of a left
+                and of a right row, BIGINT milliseconds or TIMESTAMP.
             allowed_lateness: How far behind the combined watermark a record may be and still find its
                 partners, exclusive; seconds or `timedelta`. Records are kept, and those without partner wait,
                 for as much longer. The emitted watermark is delayed by as much, for every ``how``.
@@ -117,13 +120,14 @@ class JoiningStream(KeyedStream):
                 watermark, or ``"side-output"``: see `late_left` and `late_right`.
 
         Raises:
-            PlanError: A column is unknown or on both sides, a side is bounded, has no watermarks or has
-                records that replace earlier ones, or an end of the interval or the lateness is negative or
-                endless.
+            PlanError: A column is unknown or on both sides, one side is bounded and the other is not, a side
+                has no timestamps, no watermarks or records that replace earlier ones, or an end of the
+                interval or the lateness is negative or endless.
             InvalidWindowError: The lateness is not a number of whole milliseconds.
         """
         name = name or self.graph.free_name("join_interval")
-        fields = self._join_fields(other, name, on, how, ("inner", "left", "right", "full"), attributes)
+        kinds = ("inner", "left", "right", "full")
+        fields = self._time_join_fields(other, name, on, how, kinds, attributes, timestamps)
         return self.append(
             JoinInterval(
                 **fields, late=late, before_ms=join_checks.interval_ms(name, "before", before),
@@ -139,12 +143,13 @@ class JoiningStream(KeyedStream):
         *,
         on: str | Sequence[str] | Mapping[str, str],
         how: StreamJoinType = "inner",
+        timestamps: tuple[str, str] | None = None,
         allowed_lateness: Length = 0,
         late: LateRecords = "drop",
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Self:
-        """Join two unbounded streams on equal columns, for records in the same window of event time.
+        """Join two streams, or two tables, on equal columns, for records in the same window of event time.
 
         The output has the columns of the left, those of the right without the ones joined on (none if ``how``
         is ``semi`` or ``anti``), then ``window_start`` and ``window_end``. Its timestamp is the last
@@ -156,6 +161,7 @@ class JoiningStream(KeyedStream):
             how: ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``. Pairs are emitted when both
                 records have arrived, records without partner when the window has ended and its lateness is
                 over.
+            timestamps: As for `join_interval`.
             allowed_lateness: How long after its end a window still accepts records, in event time; seconds or
                 `timedelta`. Only the new pairs are emitted. The emitted watermark is delayed by as much.
             late: As for `join_interval`; a record is late if its window has ended and the lateness is over.
@@ -165,7 +171,8 @@ class JoiningStream(KeyedStream):
             InvalidWindowError: As for `join_interval`.
         """
         name = name or self.graph.free_name("join_window")
-        fields = self._join_fields(other, name, on, how, get_args(StreamJoinType), attributes)
+        kinds = get_args(StreamJoinType)
+        fields = self._time_join_fields(other, name, on, how, kinds, attributes, timestamps)
         assigner = build_assigner(windows, name)
         if not isinstance(assigner, TumblingWindows):
             checks.refuse(
@@ -189,14 +196,16 @@ class JoiningStream(KeyedStream):
         direction: Literal["backward"] = "backward",
         tolerance: timedelta | None = None,
         how: Literal["inner", "left"] = "inner",
+        timestamps: tuple[str, str] | None = None,
         late: LateRecords = "drop",
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Self:
-        """Join each record with the newest record of another unbounded stream, at its event time.
+        """Join each record with the newest record of another stream, or table, at its event time.
 
         The partner is the right record with equal columns and the latest timestamp up to that of the left
-        record; of equal timestamps, the last to arrive. The left record is emitted, with or without a
+        record; of equal timestamps the last to arrive, of bounded input the last in order of the other
+        columns. Of streams, the left record is emitted, with or without a
         partner, when the watermark of both sides reaches it. The output has the columns of the left, then
         those of the right without the ones joined on, and the timestamp of the left. A null in a column
         joined on equals nothing.
@@ -207,6 +216,7 @@ class JoiningStream(KeyedStream):
             tolerance: How much earlier than the left record a right one is at most, inclusive. None for any
                 time; then the newest right record of each key is kept for ever.
             how: ``inner``; ``left`` also emits left records without partner, with nulls.
+            timestamps: As for `join_interval`.
             late: As for `join_interval`.
 
         Raises:
@@ -214,7 +224,8 @@ class JoiningStream(KeyedStream):
         """
         name = name or self.graph.free_name("join_asof")
         join_checks.require_backward(name, direction)
-        fields = self._join_fields(other, name, on, how, ("inner", "left"), attributes)
+        kinds = ("inner", "left")
+        fields = self._time_join_fields(other, name, on, how, kinds, attributes, timestamps)
         tolerance_ms = None if tolerance is None else join_checks.interval_ms(name, "tolerance", tolerance)
         return self.append(JoinAsOf(**fields, late=late, tolerance_ms=tolerance_ms))
 
@@ -277,6 +288,21 @@ class JoiningStream(KeyedStream):
         """
         return self.side_output(LATE_RIGHT_OUTPUT)
 
+    def _time_join_fields(  # noqa: PLR0917 - what was declared
+        self,
+        other: Self,
+        name: str,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: str,
+        allowed: Sequence[str],
+        attributes: Attributes | None,
+        timestamps: tuple[str, str] | None,
+    ) -> dict[str, Any]:
+        """The fields of a join by event time, of two streams or of two tables."""
+        fields = self._join_fields(other, name, on, how, allowed, attributes, by_time=True)
+        times = join_checks.parse_timestamps(self.operator, other.operator, name, timestamps)
+        return {**fields, "timestamps": times}
+
     def _join_fields(  # noqa: PLR0917 - what was declared, then the kinds that may be
         self,
         other: Self,
@@ -288,10 +314,11 @@ class JoiningStream(KeyedStream):
         *,
         needs: Literal["watermarks", "timestamps"] | None = "watermarks",
         replaced: join_checks.ReplacedRows = "refused",
+        by_time: bool = False,
     ) -> dict[str, Any]:
-        """The fields of a join of two unbounded streams; ``allowed`` are the kinds that it supports."""
+        """The fields of a join of streams; ``allowed`` are the kinds that it supports."""
         join_checks.require_stream_join(
-            self.operator, other.operator, name, how, allowed, needs=needs, replaced=replaced
+            self.operator, other.operator, name, how, allowed, needs=needs, replaced=replaced, by_time=by_time
         )
         self._require_same_flow(other, name)
         pairs = resolve_join(self.operator, other.operator, name, on)

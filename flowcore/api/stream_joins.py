@@ -66,6 +66,8 @@ class StreamJoin(StatefulOperator):
         on: Pairs of a left column and the right column that must be equal.
         how: Whose unmatched records are kept.
         late: What becomes of late records.
+        timestamps: Of bounded inputs, the times of a left and of a right row: BIGINT milliseconds or
+            TIMESTAMP. None for streams, whose records have theirs.
     """
 
     by: tuple[str, ...]
@@ -74,6 +76,7 @@ class StreamJoin(StatefulOperator):
     late: LateRecords = "drop"
     uses: tuple[str, ...] = ()
     timestamp: Expression | None = None
+    timestamps: tuple[Expression, Expression] | None = field(default=None, metadata=ADDED_LATER)
 
     @property
     def partners(self) -> str:
@@ -100,7 +103,8 @@ class StreamJoin(StatefulOperator):
         return f"{self.how} join on {pairs}, {self.partners}{self.lateness}{late}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:
-        return {*used, *(column for pair in self.on for column in pair)}
+        times = (column for time in self.timestamps or () for column in time.columns)
+        return {*used, *(column for pair in self.on for column in pair), *times}
 
     def state_values(self) -> str:
         return f"rows of both sides, {self.how}, {self.partners}"
@@ -125,17 +129,24 @@ class StreamJoin(StatefulOperator):
         return join_types(self)
 
     def compiled(self) -> Decision:
+        """``"native"``: Spark's own join. ``"key-group"``: Python over columns, with state."""
+        if self.bounded:
+            return Decision("native", ("both inputs end, and Spark can compare keys and times of all rows",))
         why = "it compares the records of a key on both sides, with whole columns"
         return Decision("key-group", (why, self.retention))
 
     def own_emission(self) -> Decision:
+        return Operator.own_emission(self) if self.bounded else self.live_emission()
+
+    def live_emission(self) -> Decision:
+        """When it emits over unbounded input."""
         if self.how in ("inner", "semi"):
             return Decision("when partners have met", ("it keeps no unmatched records",))
         why = "an unmatched record is emitted when the watermark of both sides rules a partner out"
         return emitted_by_watermark(self, "when partners have met or cannot come", why)
 
     def late_records(self) -> Decision | None:
-        return late_outcome(self.late, "side outputs")
+        return None if self.bounded else late_outcome(self.late, "side outputs")
 
     def flush_obstacle(self) -> Obstacle:
         return Obstacle("no pair of records replaces another one")
@@ -151,7 +162,7 @@ class StreamJoin(StatefulOperator):
 
     @property
     def needs_timestamps(self) -> bool:
-        return True
+        return not self.bounded
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -174,8 +185,8 @@ class JoinWithLateness(StreamJoin):
     def lateness(self) -> str:
         return f", late by up to {show_ms(self.allowed_lateness_ms)}" if self.allowed_lateness_ms else ""
 
-    def own_emission(self) -> Decision:
-        found = StreamJoin.own_emission(self)
+    def live_emission(self) -> Decision:
+        found = StreamJoin.live_emission(self)
         if not self.allowed_lateness_ms:
             return found
         length = show_ms(self.allowed_lateness_ms)
@@ -268,7 +279,7 @@ class JoinAsOf(StreamJoin):
         left = "a left record until the watermark reaches it"
         return f"it keeps {left}, and the newest right one of each key {until}"
 
-    def own_emission(self) -> Decision:
+    def live_emission(self) -> Decision:
         why = "no right record up to the time of a left one can come after the watermark of both sides"
         return emitted_by_watermark(self, "when the watermark reaches the left record", why)
 
@@ -276,7 +287,7 @@ class JoinAsOf(StreamJoin):
         return Obstacle("the watermark decides when it emits")
 
     def unbounded_state(self) -> Decision | None:
-        if self.tolerance_ms is not None:
+        if self.bounded or self.tolerance_ms is not None:
             return None
         why = "without tolerance= the newest right record of every key is kept for ever"
         return Decision("unbounded", (why,), ("declare tolerance= a time after which it need not be found",))

@@ -8,9 +8,11 @@ from pyspark.sql import functions as F
 
 from flowcore.api import operators as api
 from flowcore.api.expressions import Expression
+from flowcore.api.stateful import LATE_RIGHT_OUTPUT
 from flowcore.errors import PlanError
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.sql import quote
+from flowcore.spark.operators.bounded_joins import join_by_time
 from flowcore.spark.operators.bounded_keyed import aggregate_windows, drop_repeats, rank_rows
 from flowcore.spark.operators.co_groups import apply_co_group
 from flowcore.spark.operators.distinct_keys import has_distinct_keys
@@ -50,8 +52,11 @@ def apply_native(  # noqa: C901, PLR0911, PLR0912 - a case for each kind
                 return drop_repeats(node, frames[0])
             case api.Ranked():
                 return rank_rows(node, frames[0])
-            case api.SideOutput(inputs=(api.Window() as windows,)):  # no record is late
-                return inputs[windows.inputs[0]].where("false")
+            case api.StreamJoin():
+                return join_by_time(node, *frames)
+            case api.SideOutput(inputs=(api.Window() | api.StreamJoin() as timed,)):  # no record is late
+                side = timed.inputs[1 if node.output == LATE_RIGHT_OUTPUT else 0]
+                return inputs[side].where("false")
             case api.Union():
                 return reduce(DataFrame.unionByName, frames)
             case api.Apply():

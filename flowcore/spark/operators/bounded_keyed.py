@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from flowcore.api.expressions import Expression
 from flowcore.api.operators import Deduplicate, KeyedProcess, Operator, Ranked, Window
 from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.chains import DownstreamChain
@@ -37,13 +38,19 @@ from flowcore.spark.operators.windows import make_window_operator, window_texts
 from flowcore.windows import SlidingWindows, TumblingWindows
 
 __all__ = [
+    "LAST",
+    "START",
     "BoundedKeyed",
     "KeyedOutputs",
     "add_timestamps",
     "aggregate_windows",
     "apply_bounded",
     "drop_repeats",
+    "in_windows",
+    "is_sortable",
     "rank_rows",
+    "required_time",
+    "row_time",
 ]
 
 
@@ -55,7 +62,9 @@ BoundedKeyed = Window | KeyedProcess | Deduplicate
 """The operators that may run by key group over bounded input."""
 _NUMBER = "_flowcore_number"
 _GROUP, _OUTPUT = "_flowcore_key_group", "_flowcore_output"
-_DISTANCE, _START, _LAST = "_flowcore_behind_ms", "_flowcore_start_ms", "_flowcore_last_ms"
+_DISTANCE = "_flowcore_behind_ms"
+START, LAST = "_flowcore_start_ms", "_flowcore_last_ms"
+"""The columns that `in_windows` adds."""
 _MIN, _MAX = "(-9223372036854775807L - 1L)", "9223372036854775807L"
 
 
@@ -139,20 +148,20 @@ def aggregate_windows(node: Window, frame: DataFrame) -> DataFrame:
     """One row for each key and window, for windows that compile to Spark's aggregate."""
     match node.config.assigner:
         case TumblingWindows(size_ms=size_ms, offset_ms=offset_ms):
-            frame = _in_windows(add_timestamps(node, frame), size_ms, size_ms, offset_ms)
+            frame = in_windows(add_timestamps(node, frame), size_ms, size_ms, offset_ms)
         case SlidingWindows(size_ms=size_ms, slide_ms=slide_ms, offset_ms=offset_ms):
-            frame = _in_windows(add_timestamps(node, frame), size_ms, slide_ms, offset_ms)
+            frame = in_windows(add_timestamps(node, frame), size_ms, slide_ms, offset_ms)
         case _:
             # Grouped by constants if there are neither keys nor windows, so that no rows give no window.
-            frame = frame.selectExpr("*", f"{_MIN} AS {_START}", f"{_MAX} AS {_LAST}")
-    groups = frame.groupBy([F.col(quote(name)) for name in (*node.by, _START, _LAST)]).agg(
+            frame = frame.selectExpr("*", f"{_MIN} AS {START}", f"{_MAX} AS {LAST}")
+    groups = frame.groupBy([F.col(quote(name)) for name in (*node.by, START, LAST)]).agg(
         *(F.expr(text).alias(name) for name, text in node.sql)
     )
     start, end, firing, late = WINDOW_COLUMNS
     return groups.selectExpr(
         *map(quote, (*node.by, *node.values)),
-        f"{displayable_timestamp(_START)} AS {start}",
-        f"{displayable_timestamp(f'try_add({_LAST}, 1L)')} AS {end}",
+        f"{displayable_timestamp(START)} AS {start}",
+        f"{displayable_timestamp(f'try_add({LAST}, 1L)')} AS {end}",
         f"1 AS {firing}",
         f"false AS {late}",
     )
@@ -186,14 +195,35 @@ def add_timestamps(node: BoundedKeyed | Ranked, frame: DataFrame) -> DataFrame:
     """Add the column of the record timestamp; a row without a timestamp that needs one fails the stage."""
     time = "CAST(NULL AS BIGINT)"
     if node.timestamp is not None:
-        text = node.timestamp.text
-        kind = frame.selectExpr(text).schema.fields[0].dataType.typeName()
-        whole = kind in ("long", "integer", "short", "byte")
-        time = f"CAST({text} AS BIGINT)" if whole else f"unix_millis(CAST({text} AS TIMESTAMP))"
+        time = row_time(frame, node.timestamp)
     consequence = _needs_time(node)
     if consequence is not None:
-        time = f"coalesce({time}, CAST(raise_error({_without_time(node, consequence)}) AS BIGINT))"
+        text = "" if node.timestamp is None else node.timestamp.text
+        time = required_time(time, node.name, node.by, node.timestamp, consequence, f"timestamp={text!r}")
     return frame.selectExpr("*", f"{time} AS {RECORD_TIMESTAMP}")
+
+
+def row_time(frame: DataFrame, time: Expression) -> str:
+    """SQL text of the milliseconds of a row's time."""
+    kind = frame.selectExpr(time.text).schema.fields[0].dataType.typeName()
+    whole = kind in ("long", "integer", "short", "byte")
+    return f"CAST({time.text} AS BIGINT)" if whole else f"unix_millis(CAST({time.text} AS TIMESTAMP))"
+
+
+def required_time(  # noqa: PLR0917 - the time, then the words of the error
+    time: str, name: str, keys: Sequence[str], declared: Expression | None, consequence: str, parameter: str
+) -> str:
+    """SQL text of a row's time, which fails the stage if it is null; the error shows keys and the time."""
+    read = () if declared is None else declared.columns
+    seen = {column: quote(column) for column in dict.fromkeys((*keys, *read))}
+    before = f"operator {name!r}: the record "
+    after = (
+        f" has no timestamp: {consequence}; let {parameter} give every row one, or leave such rows "
+        "out with where(...)"
+    )
+    row = f"to_json({struct(seen)}, map('ignoreNullFields', 'false'))" if seen else "''"
+    error = f"concat({literal(before)}, {visible(row)}, {literal(after)})"
+    return f"coalesce({time}, CAST(raise_error({error}) AS BIGINT))"
 
 
 def _needs_time(node: BoundedKeyed | Ranked) -> str | None:
@@ -209,7 +239,7 @@ def _needs_time(node: BoundedKeyed | Ranked) -> str | None:
 
 def _order_by_time(frame: DataFrame) -> list[Column]:
     """Rows with equal timestamps are ordered by their other columns, so that all runs are alike."""
-    ties = [field.name for field in frame.schema.fields if _sortable(field.dataType)]
+    ties = [field.name for field in frame.schema.fields if is_sortable(field.dataType)]
     time = [RECORD_TIMESTAMP] if RECORD_TIMESTAMP in frame.columns else []
     return [F.col(quote(name)).asc_nulls_first() for name in dict.fromkeys((*time, *ties))]
 
@@ -273,17 +303,18 @@ def _texts(node: BoundedKeyed, output: str, columns: Mapping[str, Mapping[str, s
     yield from (f"{text} AS {name}" for name, text in window_texts(found).items())
 
 
-def _sortable(kind: DataType) -> bool:
+def is_sortable(kind: DataType) -> bool:
+    """Whether Spark can order values of a type."""
     match kind:
         case ArrayType(elementType=inner):
-            return _sortable(inner)
+            return is_sortable(inner)
         case StructType(fields=fields):
-            return all(_sortable(field.dataType) for field in fields)
+            return all(is_sortable(field.dataType) for field in fields)
         case _:
             return not isinstance(kind, (MapType, VariantType))
 
 
-def _in_windows(frame: DataFrame, size_ms: int, slide_ms: int, offset_ms: int) -> DataFrame:
+def in_windows(frame: DataFrame, size_ms: int, slide_ms: int, offset_ms: int) -> DataFrame:
     """The rows, once for each of their windows, with the window's first and last millisecond."""
     time = RECORD_TIMESTAMP
     nearest = f"pmod(pmod({time}, {slide_ms}L) - {offset_ms % slide_ms}L, {slide_ms}L)"
@@ -292,20 +323,6 @@ def _in_windows(frame: DataFrame, size_ms: int, slide_ms: int, offset_ms: int) -
     ahead = f"({size_ms - 1}L - {_DISTANCE})"
     return frame.selectExpr("*", f"{nearest} AS {_DISTANCE}").selectExpr(
         "*",
-        f"if({time} < {_MIN} + {_DISTANCE}, {_MIN}, {time} - {_DISTANCE}) AS {_START}",
-        f"if({time} > {_MAX} - {ahead}, {_MAX}, {time} + {ahead}) AS {_LAST}",
+        f"if({time} < {_MIN} + {_DISTANCE}, {_MIN}, {time} - {_DISTANCE}) AS {START}",
+        f"if({time} > {_MAX} - {ahead}, {_MAX}, {time} + {ahead}) AS {LAST}",
     )
-
-
-def _without_time(node: BoundedKeyed | Ranked, consequence: str) -> str:
-    """SQL text of the error for a row that belongs to no window."""
-    text = "" if node.timestamp is None else node.timestamp.text
-    read = () if node.timestamp is None else node.timestamp.columns
-    seen = {name: quote(name) for name in dict.fromkeys((*node.by, *read))}
-    before = f"operator {node.name!r}: the record "
-    after = (
-        f" has no timestamp: {consequence}; let timestamp={text!r} give every row one, or leave such rows "
-        "out with where(...)"
-    )
-    row = f"to_json({struct(seen)}, map('ignoreNullFields', 'false'))" if seen else "''"
-    return f"concat({literal(before)}, {visible(row)}, {literal(after)})"
