@@ -154,6 +154,11 @@ class KeyGroup:
         """The small part of the state that is written in each step, as JSON-able data."""
         raise NotImplementedError
 
+    @property
+    def has_changed_wholly(self) -> bool:
+        """Whether the next `delta` has the whole state, so that it can stand for a `snapshot`."""
+        return False
+
     def delta(self) -> bytes | None:
         """The changes since the last `delta`, `snapshot` or `restore`; None if there are none."""
         raise NotImplementedError

@@ -6,20 +6,25 @@ the name of its type. Anything else is refused: nothing is pickled.
 
 import base64
 import datetime as dt
+import json
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from flowcore.errors import StateError
 from flowcore.escaping import show_safely
 
-__all__ = ["NAN", "from_plain", "to_plain"]
+__all__ = ["NAN", "encode_json", "from_plain", "to_plain"]
 
 NAN = math.nan
 """The only not-a-number that is read back, since it equals itself as a key only by identity."""
 _LONG_BITS = 10_000
 """Whole numbers with more bits are written as text: Python's JSON refuses those of 4,300 digits."""
+_THEMSELVES = frozenset({type(None), bool, int, float, str})
+"""The types of JSON values that are read as they are written."""
 
 
 def to_plain(value: Any) -> Any:
@@ -60,15 +65,30 @@ def from_plain(written: Any) -> Any:
         return [from_plain(item) for item in written]
     if not isinstance(written, dict):
         return written
-    match list(written.items()):
-        case [(str() as kind, content)] if kind in _READERS:
+    if len(written) == 1:
+        ((kind, content),) = written.items()
+        if kind in _READERS:
             return _READERS[kind](content)
-        case _:
-            msg = (
-                f"{written!r} is not plain data as flowcore writes it: it cannot be read; restore a copy of "
-                "the checkpoint"
-            )
-            raise StateError(msg)
+    msg = (
+        f"{written!r} is not plain data as flowcore writes it: it cannot be read; restore a copy of the "
+        "checkpoint"
+    )
+    raise StateError(msg)
+
+
+def encode_json(written: Any) -> bytes:
+    """JSON of what `to_plain` returns, and of lists and objects of it, for `json.loads`."""
+    try:
+        return msgspec.json.encode(written)
+    except (OverflowError, UnicodeEncodeError):  # more than 64 bits, or half a pair of surrogates
+        return json.dumps(written).encode()
+
+
+def _read_dict(items: list[list[Any]]) -> dict[Any, Any]:
+    return {
+        key if type(key) is str else from_plain(key): item if type(item) in _THEMSELVES else from_plain(item)
+        for key, item in items
+    }
 
 
 def _written_time(value: dt.datetime) -> list[Any]:
@@ -96,7 +116,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "int": lambda written: int(written, 16),
     "float": lambda written: NAN if written == "nan" else float(written),
     "tuple": lambda items: tuple(from_plain(item) for item in items),
-    "dict": lambda items: {from_plain(key): from_plain(item) for key, item in items},
+    "dict": _read_dict,
     "bytes": base64.b64decode,
     "Decimal": Decimal,
     "datetime": lambda written: dt.datetime.fromisoformat(written[0]).replace(fold=written[1]),

@@ -239,6 +239,8 @@ class Runtime:
 
     def _write(self, manifest: StateManifest, state: KeyGroup, store: OperatorStore) -> None:
         manifest.advance(secrets.token_hex(8))
+        old = [*manifest.snapshot, *manifest.deltas]
+        has_all = not old or state.has_changed_wholly
         delta = state.delta()
         if delta is None:
             return
@@ -247,8 +249,8 @@ class Runtime:
         if not full and len(manifest.deltas) < _MOST_DELTAS:
             manifest.deltas.append(_put(manifest, store, delta, number))
             return
-        old = [*manifest.snapshot, *manifest.deltas]
-        manifest.snapshot = [_put(manifest, store, piece, number) for piece in state.snapshot()]
+        pieces = [delta] if has_all else state.snapshot()
+        manifest.snapshot = [_put(manifest, store, piece, number) for piece in pieces]
         failpoint("state-snapshot")
         manifest.snapshot_leads_to = number
         manifest.deltas = []

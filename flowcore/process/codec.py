@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flowcore.errors import StateError
-from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.plain import encode_json, from_plain, to_plain
 from flowcore.keyed.versions import strip_version
 from flowcore.process.state import Entry, ProcessState
 from flowcore.process.states import Declaration
@@ -42,7 +42,7 @@ def encode_keys(keys: Iterable[Any], state: ProcessState) -> bytes:
     Raises:
         StateError: A user's value is not plain data.
     """
-    return bytes([_VERSION]) + json.dumps([encode_key(key, state) for key in keys]).encode()
+    return bytes([_VERSION]) + encode_json([encode_key(key, state) for key in keys])
 
 
 def decode_keys(piece: bytes, state: ProcessState, declared: Mapping[str, Declaration]) -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.plain import encode_json, from_plain, to_plain
 from flowcore.keyed.versions import strip_version
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import StoredRecord
@@ -38,7 +38,7 @@ def encode_windows(keys: Collection[Any], state: WindowState) -> bytes:
         "keys": [encode_window_key(key, state.keys[key]) for key in keys if key in state.keys],
         "gone": [to_plain(key) for key in keys if key not in state.keys],
     }
-    return bytes([_VERSION]) + json.dumps(written).encode()
+    return bytes([_VERSION]) + encode_json(written)
 
 
 def decode_windows(piece: bytes, state: WindowState, config: WindowConfig) -> None:

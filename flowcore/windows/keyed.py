@@ -161,6 +161,10 @@ class _Group(KeyGroup):
             "ended_ms": self._operator.ended_ms(state),
         }
 
+    @property
+    def has_changed_wholly(self) -> bool:
+        return self._changed.issuperset(self._state.keys)
+
     def delta(self) -> bytes | None:
         written = encode_windows(self._changed, self._state) if self._changed else None
         self._changed.clear()

@@ -354,3 +354,26 @@ def test_event_time_advances_with_processing_time_while_all_are_idle() -> None:
 
     # Quiet since 1, idle from 102 on at the watermark 4; 9 is the window's last millisecond.
     assert (clocks[-1], results(stepped)) == (107, [("a", 1, 1, 0, 1, False)])
+
+
+def test_changes_that_are_the_whole_state_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the first step, and those of all keys: they are the snapshot, and are read as one."""
+    encoded: list[int] = []
+    group = type(by_record(windows()).open())
+    snapshot = group.snapshot
+    monkeypatch.setattr(group, "snapshot", lambda self: (encoded.append(1), snapshot(self))[1])
+    runtime = runtime_of(by_record(windows(assigner=TumblingWindows(1_000_000))))
+    runtime = replace(runtime, smallest_log_bytes=100)
+    store, large = MemoryStore(), "x" * 1_000
+    for clock in range(4):
+        runtime.step(0, rows((large, 1, clock)), clock, store, StateCache())
+        manifest, _ = read_state(runtime, store)
+        assert len(manifest.snapshot) == 1
+        assert len(manifest.deltas) < 2
+        assert not encoded
+    runtime.step(0, rows(("y" * 2_000, 1, 5)), 5, store, StateCache())
+    assert len(encoded) == 1  # the changes of one of two keys outgrew the snapshot
+
+    stepped = runtime.step(0, rows(("z", 2_000_000, 1)), 101, store, StateCache())
+
+    assert sorted((n, total) for _, n, total, *_ in results(stepped)) == [(1, 5), (4, 6)]
