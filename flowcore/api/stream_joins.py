@@ -99,7 +99,8 @@ class StreamJoin(StatefulOperator):
     def describe(self) -> str:
         pairs = ", ".join(left if left == right else f"{left} = {right}" for left, right in self.on)
         which = "later" if self.lateness else "late"
-        late = f", {which} records to side outputs" if self.late == "side-output" else ""
+        leaves = self.late == "side-output" and not self.bounded  # no row of a bounded input is late
+        late = f", {which} records to side outputs" if leaves else ""
         return f"{self.how} join on {pairs}, {self.partners}{self.lateness}{late}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:
@@ -183,7 +184,9 @@ class JoinWithLateness(StreamJoin):
 
     @property
     def lateness(self) -> str:
-        return f", late by up to {show_ms(self.allowed_lateness_ms)}" if self.allowed_lateness_ms else ""
+        if self.bounded or not self.allowed_lateness_ms:
+            return ""
+        return f", late by up to {show_ms(self.allowed_lateness_ms)}"
 
     def live_emission(self) -> Decision:
         found = StreamJoin.live_emission(self)

@@ -53,6 +53,16 @@ def test_a_bounded_join_is_sparks_own(method: str) -> None:
     assert {"ordered_at", "paid_at"} <= {*joined.operator.reads({"id"})}
 
 
+def test_the_plan_says_nothing_of_late_rows_where_none_is_late() -> None:
+    """Also if the same declaration says what becomes of those of a stream."""
+    joined = _declare(
+        "join_window", *_tables(Flow("f")), timestamps=("ordered_at", "paid_at"), late="side-output",
+        allowed_lateness=5,
+    )  # fmt: skip
+    assert joined.operator.describe() == "inner join on id = order_id, in tumbling windows of 10 s"
+    assert joined.operator.late_records() is None
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_of_a_bounded_join_need_times(method: str) -> None:
     """The message says how to give them."""
