@@ -37,7 +37,7 @@ _EOF: Final = {"enable.partition.eof": True}  # the last offsets may be markers 
 def read_messages(
     bootstrap_servers: str, topic: str, since: Mapping[int, int] | None = None
 ) -> Iterator[list[Message]]:
-    """Yield all committed messages that a topic holds now, in the order of each partition.
+    """Yield all committed messages that a topic holds now, in the order of each partition, some at once.
 
     Args:
         bootstrap_servers: Address of the broker.
@@ -69,7 +69,8 @@ def read_messages(
                 partition, offset = message.partition(), message.offset()
                 if partition is not None and offset is not None:
                     offsets[partition] = ends[partition] if _is_end(message) else offset + 1
-            yield [message for message in answers if message.error() is None]
+            if messages := [message for message in answers if message.error() is None]:
+                yield messages
     finally:
         consumer.close()
 
