@@ -127,7 +127,9 @@ class JoiningStream(KeyedStream):
         """
         name = name or self.graph.free_name("join_interval")
         kinds = ("inner", "left", "right", "full")
-        fields = self._time_join_fields(other, name, on, how, kinds, attributes, timestamps)
+        fields = self._join_fields(
+            other, name, on, how, kinds, attributes, by_time=True, timestamps=timestamps
+        )
         return self.append(
             JoinInterval(
                 **fields, late=late, before_ms=join_checks.interval_ms(name, "before", before),
@@ -172,7 +174,9 @@ class JoiningStream(KeyedStream):
         """
         name = name or self.graph.free_name("join_window")
         kinds = get_args(StreamJoinType)
-        fields = self._time_join_fields(other, name, on, how, kinds, attributes, timestamps)
+        fields = self._join_fields(
+            other, name, on, how, kinds, attributes, by_time=True, timestamps=timestamps
+        )
         assigner = build_assigner(windows, name)
         if not isinstance(assigner, TumblingWindows):
             checks.refuse(
@@ -225,7 +229,9 @@ class JoiningStream(KeyedStream):
         name = name or self.graph.free_name("join_asof")
         join_checks.require_backward(name, direction)
         kinds = ("inner", "left")
-        fields = self._time_join_fields(other, name, on, how, kinds, attributes, timestamps)
+        fields = self._join_fields(
+            other, name, on, how, kinds, attributes, by_time=True, timestamps=timestamps
+        )
         tolerance_ms = None if tolerance is None else join_checks.interval_ms(name, "tolerance", tolerance)
         return self.append(JoinAsOf(**fields, late=late, tolerance_ms=tolerance_ms))
 
@@ -288,21 +294,6 @@ class JoiningStream(KeyedStream):
         """
         return self.side_output(LATE_RIGHT_OUTPUT)
 
-    def _time_join_fields(  # noqa: PLR0917 - what was declared
-        self,
-        other: Self,
-        name: str,
-        on: str | Sequence[str] | Mapping[str, str],
-        how: str,
-        allowed: Sequence[str],
-        attributes: Attributes | None,
-        timestamps: tuple[str, str] | None,
-    ) -> dict[str, Any]:
-        """The fields of a join by event time, of two streams or of two tables."""
-        fields = self._join_fields(other, name, on, how, allowed, attributes, by_time=True)
-        times = join_checks.parse_timestamps(self.operator, other.operator, name, timestamps)
-        return {**fields, "timestamps": times}
-
     def _join_fields(  # noqa: PLR0917 - what was declared, then the kinds that may be
         self,
         other: Self,
@@ -315,8 +306,9 @@ class JoiningStream(KeyedStream):
         needs: Literal["watermarks", "timestamps"] | None = "watermarks",
         replaced: join_checks.ReplacedRows = "refused",
         by_time: bool = False,
+        timestamps: tuple[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The fields of a join of streams; ``allowed`` are the kinds that it supports."""
+        """The fields of a join of streams, or of tables by time; ``allowed`` are the kinds it supports."""
         join_checks.require_stream_join(
             self.operator, other.operator, name, how, allowed, needs=needs, replaced=replaced, by_time=by_time
         )
@@ -334,7 +326,8 @@ class JoiningStream(KeyedStream):
         fields = self._pair_fields(other, name, on, how, attributes, hidden=hidden)
         by = tuple(column for column, _ in fields["on"])
         checks.require_distinct(name, by)
-        return {**fields, "by": by}
+        times = join_checks.parse_timestamps(self.operator, other.operator, name, timestamps)
+        return {**fields, "by": by, "timestamps": times}
 
     def _pair_fields(
         self,

@@ -39,7 +39,7 @@ def _find_neighbours(operators: tuple[Operator, ...]) -> Iterator[Aggregate]:
         if _keeps_state_by_key_group(node):
             yield from aggregates
         elif isinstance(node, Aggregate) and any(map(_keeps_state_by_key_group, live)):
-            yield from (each for each in aggregates if each is node)
+            yield node
 
 
 def _keeps_state_by_key_group(node: Operator) -> bool:

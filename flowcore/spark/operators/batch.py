@@ -99,8 +99,7 @@ def _join(node: api.Join, left: DataFrame, right: DataFrame) -> DataFrame:
     on = F.lit(True)
     for mine, theirs in node.on:
         on &= F.col(f"l.`{mine}`") == F.col(f"r.`{theirs}`")
-    how = {"semi": "left_semi", "anti": "left_anti"}.get(node.how, node.how)
-    joined = left.alias("l").join(right.alias("r"), on, how)
+    joined = left.alias("l").join(right.alias("r"), on, node.how)
     if node.how in ("semi", "anti"):
         return joined.select([F.col(f"l.`{column}`") for column in left.columns])
     partner = {mine.lower(): theirs for mine, theirs in node.on}

@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import JoinAsOf, JoinInterval, JoinWindow, StreamJoin
 from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.spark.frame.sql import displayable_timestamp, quote
 from flowcore.spark.operators.bounded_keyed import (
     LAST,
+    MAX_MS,
+    MIN_MS,
     START,
     in_windows,
     is_sortable,
@@ -60,8 +61,8 @@ def join_by_time(node: StreamJoin, left: DataFrame, right: DataFrame) -> DataFra
     mine, theirs = (_prepare(node, number, *each) for number, each in enumerate(given))
     match node:
         case JoinInterval():
-            lower = _moved("try_subtract", mine.time, node.before_ms, MIN_TIMESTAMP_MS)
-            upper = _moved("try_add", mine.time, node.after_ms, MAX_TIMESTAMP_MS)
+            lower = _earlier(mine.time, node.before_ms)
+            upper = f"coalesce(try_add({mine.time}, {node.after_ms}L), {MAX_MS})"
             found = _join(node, mine, theirs, f"{theirs.time} BETWEEN {lower} AND {upper}")
             return found.selectExpr(*_texts(node, mine, theirs))
         case JoinWindow():
@@ -94,16 +95,14 @@ def _prepare(node: StreamJoin, number: int, frame: DataFrame, time: Expression) 
     return _Side(frame.selectExpr(*texts), names, side.keys, side.time)
 
 
-def _moved(function: str, time: str, length_ms: int, limit_ms: int) -> str:
-    """A time that is earlier or later, within 64 bits."""
-    limit = f"(-{MAX_TIMESTAMP_MS}L - 1L)" if limit_ms < 0 else f"{limit_ms}L"
-    return f"coalesce({function}({time}, {length_ms}L), {limit})"
+def _earlier(time: str, length_ms: int) -> str:
+    """A time that is earlier, within 64 bits."""
+    return f"coalesce(try_subtract({time}, {length_ms}L), {MIN_MS})"
 
 
 def _join(node: StreamJoin, left: _Side, right: _Side, condition: str) -> DataFrame:
     equal = [f"{mine} = {theirs}" for mine, theirs in zip(left.keys, right.keys, strict=True)]
-    how = {"semi": "left_semi", "anti": "left_anti"}.get(node.how, node.how)
-    return left.frame.join(right.frame, F.expr(" AND ".join([*equal, condition])), how)
+    return left.frame.join(right.frame, F.expr(" AND ".join([*equal, condition])), node.how)
 
 
 def _join_as_of(node: JoinAsOf, left: _Side, right: _Side) -> DataFrame:
@@ -133,8 +132,8 @@ def _join_as_of(node: JoinAsOf, left: _Side, right: _Side) -> DataFrame:
     found = rows.select(_IS_LEFT, _ROW, newest.alias(_PARTNER)).where(_IS_LEFT)
     found = found.select(f"{_ROW}.*", _PARTNER)
     if node.tolerance_ms is not None:
-        oldest = _moved("try_subtract", left.time, node.tolerance_ms, MIN_TIMESTAMP_MS)
-        near = F.when(F.expr(f"{_PARTNER}.{right.time} >= {oldest}"), F.col(_PARTNER))
+        near_enough = f"{_PARTNER}.{right.time} >= {_earlier(left.time, node.tolerance_ms)}"
+        near = F.when(F.expr(near_enough), F.col(_PARTNER))
         found = found.withColumn(_PARTNER, near)
     if node.how == "inner":
         found = found.where(f"{_PARTNER} IS NOT NULL")

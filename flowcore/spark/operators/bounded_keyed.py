@@ -39,6 +39,8 @@ from flowcore.windows import SlidingWindows, TumblingWindows
 
 __all__ = [
     "LAST",
+    "MAX_MS",
+    "MIN_MS",
     "START",
     "BoundedKeyed",
     "KeyedOutputs",
@@ -65,7 +67,8 @@ _GROUP, _OUTPUT = "_flowcore_key_group", "_flowcore_output"
 _DISTANCE = "_flowcore_behind_ms"
 START, LAST = "_flowcore_start_ms", "_flowcore_last_ms"
 """The columns that `in_windows` adds."""
-_MIN, _MAX = "(-9223372036854775807L - 1L)", "9223372036854775807L"
+MIN_MS, MAX_MS = "(-9223372036854775807L - 1L)", "9223372036854775807L"
+"""SQL texts of the ends of 64-bit time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def aggregate_windows(node: Window, frame: DataFrame) -> DataFrame:
             frame = in_windows(add_timestamps(node, frame), size_ms, slide_ms, offset_ms)
         case _:
             # Grouped by constants if there are neither keys nor windows, so that no rows give no window.
-            frame = frame.selectExpr("*", f"{_MIN} AS {START}", f"{_MAX} AS {LAST}")
+            frame = frame.selectExpr("*", f"{MIN_MS} AS {START}", f"{MAX_MS} AS {LAST}")
     groups = frame.groupBy([F.col(quote(name)) for name in (*node.by, START, LAST)]).agg(
         *(F.expr(text).alias(name) for name, text in node.sql)
     )
@@ -323,6 +326,6 @@ def in_windows(frame: DataFrame, size_ms: int, slide_ms: int, offset_ms: int) ->
     ahead = f"({size_ms - 1}L - {_DISTANCE})"
     return frame.selectExpr("*", f"{nearest} AS {_DISTANCE}").selectExpr(
         "*",
-        f"if({time} < {_MIN} + {_DISTANCE}, {_MIN}, {time} - {_DISTANCE}) AS {START}",
-        f"if({time} > {_MAX} - {ahead}, {_MAX}, {time} + {ahead}) AS {LAST}",
+        f"if({time} < {MIN_MS} + {_DISTANCE}, {MIN_MS}, {time} - {_DISTANCE}) AS {START}",
+        f"if({time} > {MAX_MS} - {ahead}, {MAX_MS}, {time} + {ahead}) AS {LAST}",
     )

@@ -256,7 +256,7 @@ def test_longer_interval_downstream_of_a_flush_has_a_buffer(aggregate: bool) -> 
 
 
 def test_longer_interval_of_a_setting_has_no_buffer_behind_sparks_own_aggregate() -> None:
-    """Which emits by its own interval; the plan says why, and both ways out."""
+    """Which emits by its own interval; the plan says why, and the way out."""
 
     def build(sales: Stream) -> Stream:
         return _front_and_two_functions(sales, aggregate=True, between=None, front=MINUTE / 2)
