@@ -1,8 +1,9 @@
-"""Class archive, with which Spark's JVM starts in two thirds of the time.
+"""JVM flags for a fast start of Spark: a class archive, and what Java compiles when.
 
 A cold start loads some 20,000 classes. A class archive (Java's class-data sharing) holds them in loaded
-form. It fits one JVM build and one class path, so its file is named after both; without one that fits,
-Spark starts as usual. A Spark job that does typical work writes the archive when its JVM ends.
+form, with which Spark starts in two thirds of the time. It fits one JVM build and one class path, so its file
+is named after both; without one that fits, Spark starts as usual. A Spark job that does typical work writes
+the archive when its JVM ends.
 
 The connector's jars are on the JVM's class path (`spark.driver.extraClassPath`), since classes of
 `spark.jars` cannot be archived.
@@ -29,6 +30,9 @@ _LATE = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "Compil
          "BackEdgeThreshold": 400_000}  # fmt: skip
 """Ten times Java's own: the planning of a query calls many methods some thousand times, and not again; what
 records pass is called millions of times."""
+_DIRECTIVES = Path(__file__).with_name("compiler_directives.json")
+"""Java's second compiler leaves these methods to the first: it spent a third of its time on code that only
+starts a query. Methods that call them may still inline them."""
 _METASPACE = "-XX:MetaspaceSize=512m"
 """A start has 200 MB of classes, and Java collects garbage at 21 MB and each time that doubles."""
 _KEEP = 3
@@ -59,6 +63,8 @@ def driver_options(*, short_lived: bool = False, record_to: Path | None = None) 
             os.utime(archive)  # of several environments, those in use keep their archives
         # An archive that does not fit after all is ignored silently.
         options += [_quoted(f"-XX:SharedArchiveFile={archive}"), "-Xshare:auto", "-Xlog:cds*=off"]
+    if not short_lived:
+        options += ["-XX:+UnlockDiagnosticVMOptions", _quoted(f"-XX:CompilerDirectivesFile={_DIRECTIVES}")]
     return options + compiler_options(short_lived)
 
 

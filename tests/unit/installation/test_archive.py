@@ -17,7 +17,7 @@ from flowcore.installation.jars import jars
 @pytest.mark.usefixtures("with_jars")
 def test_archive_is_used_only_where_one_fits() -> None:
     """Without an archive Spark starts normally; an archive of this class path is quoted for its launcher."""
-    without = compiler_options(short_lived=False)
+    without = [*_directives(), *compiler_options(short_lived=False)]
     assert driver_options() == without
     assert driver_options(short_lived=True) == ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
     archive_file().parent.mkdir()
@@ -32,6 +32,11 @@ def test_archive_is_used_only_where_one_fits() -> None:
     os.utime(jars("connector")[0], (1, 1))
 
     assert driver_options() == without
+
+
+def _directives() -> list[str]:
+    file = Path(archive.__file__).with_name("compiler_directives.json")
+    return ["-XX:+UnlockDiagnosticVMOptions", f"-XX:CompilerDirectivesFile={file}"]
 
 
 @pytest.mark.usefixtures("with_jars")

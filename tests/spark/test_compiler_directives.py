@@ -1,0 +1,23 @@
+"""Java's second compiler leaves alone what only starts a query."""
+
+from __future__ import annotations
+
+import subprocess
+
+from flowcore.installation.archive import driver_options
+from flowcore.installation.java import find_java
+
+
+def test_java_takes_the_compiler_directives() -> None:
+    """The SQL parser is excluded; Java names the classes as they are in files."""
+    options = [option for option in driver_options() if "Shared" not in option and "share" not in option]
+
+    shown = subprocess.run(
+        [find_java().executable, *options, "-XX:+CompilerDirectivesPrint", "-version"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+
+    given, _, default = shown.partition("Directive: (default)")
+    assert "org/antlr/v4/*.*" in given
+    assert "Exclude:true" in given
+    assert "Exclude:true" not in default
