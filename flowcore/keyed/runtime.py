@@ -15,6 +15,7 @@ depends on what changes and not on the size of the state.
 import gc
 import secrets
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,10 +48,11 @@ _Switch = tuple[Place, RecordAttributes]
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step."""
+    """The result of a step, and how long it took."""
 
     outputs: StepOutputs
     manifest: StateManifest
+    busy_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class Runtime:
         Raises:
             StateError: Another version wrote the state, or it has another layout.
         """
+        began_ns = time.perf_counter_ns()
         manifest = self._manifest(store)
         state = self._state(manifest, store, cache.pop(self.query, group))
         with _without_collection():
@@ -126,7 +129,7 @@ class Runtime:
         size_bytes = (manifest.snapshot_bytes + manifest.delta_bytes) * self.operator.memory_factor
         kept = manifest.position, state
         cache.put(self.query, group, kept, size_bytes=size_bytes, max_bytes=self.max_cache_bytes)
-        return StepResult(out, manifest)
+        return StepResult(out, manifest, time.perf_counter_ns() - began_ns)
 
     def _manifest(self, store: OperatorStore) -> StateManifest:
         written = store.manifest()

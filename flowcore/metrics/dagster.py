@@ -84,6 +84,8 @@ def figures(progress: FlowProgress) -> dict[str, Figure]:
         found[f"{query.name}/mode"] = query.mode
         found[f"{query.name}/realtime"] = int(query.mode == "realtime")
         found |= _measures(query.name, query, progress.time_ms)
+        for operator in query.operators:
+            found |= _measures(f"{query.name}/{operator.name}", operator, progress.time_ms)
         for one in query.partitions:
             found |= _measures(f"{query.name}/{one.topic}[{one.partition}]", one, progress.time_ms)
         for stage, version in query.bounded.items():

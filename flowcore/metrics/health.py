@@ -208,6 +208,16 @@ def _detail_tables(progress: FlowProgress) -> list[TextTable]:
         )
         for one in reversed(progress.switches)
     ]
+    operators = [
+        (
+            query.name,
+            one.name,
+            _NONE if one.busy_share is None else f"{one.busy_share:.0%}",
+            _show_ms(one.busy_ms),
+        )
+        for query in progress.queries
+        for one in sorted(query.operators, key=lambda one: -one.busy_ms)
+    ]
     results = {pair for query in progress.queries for pair in query.bounded.items()}
     partitions = [
         (
@@ -222,6 +232,7 @@ def _detail_tables(progress: FlowProgress) -> list[TextTable]:
     latency_header = ("source", "sink", "markers", "p50", "p90", "p99", "max")
     partition_header = ("query", "partition", "committed", "end", "uncommitted", "watermark")
     return [
+        TextTable("operators, the busiest first", ("query", "operator", "busy", "in all"), operators, 2),
         TextTable("latency of the last minute", latency_header, latencies, 2),
         TextTable("last switches", ("time", "query", "mode", "reason", "pause"), switches, 4),
         TextTable("bounded results", ("stage", "version"), sorted(results), 2),

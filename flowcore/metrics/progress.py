@@ -20,6 +20,7 @@ __all__ = [
     "FlowProgress",
     "LatencyProgress",
     "Measure",
+    "OperatorProgress",
     "PartitionProgress",
     "QueryProgress",
     "Switch",
@@ -135,6 +136,24 @@ class PartitionProgress(_Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorProgress(_Stored):
+    """How busy a query's operator is that runs in Python: one with state, or a chain of functions."""
+
+    name: str
+    busy_ms: int = measured(
+        "flowcore_operator_busy_seconds",
+        "time that workers spent in the operator",
+        kind="counter",
+        default=0,
+        scale=0.001,
+    )
+    busy_share: float | None = _if_known(
+        "flowcore_operator_busy_share",
+        "the same per second of the last batches: 1 is one worker all the time",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryProgress(_Stored):
     """Progress of one query.
 
@@ -202,6 +221,7 @@ class QueryProgress(_Stored):
     state_bytes: int | None = _if_known("flowcore_query_state_bytes", "bytes of state")
     bounded: Mapping[str, str] = field(default_factory=dict)
     partitions: tuple[PartitionProgress, ...] = ()
+    operators: tuple[OperatorProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,9 +317,13 @@ class FlowProgress(_Stored):
             TypeError: The value is not a stored progress.
         """
         queries = [
-            QueryProgress.of({**query, "partitions": _all(PartitionProgress, query.get("partitions", ()))})
+            QueryProgress.of({
+                **query,
+                "partitions": _all(PartitionProgress, query.get("partitions", ())),
+                "operators": _all(OperatorProgress, query.get("operators", ())),
+            })
             for query in stored.get("queries", ())
-        ]
+        ]  # fmt: skip
         inner = {
             "queries": tuple(queries),
             "latencies": _all(LatencyProgress, stored.get("latencies", ())),

@@ -94,6 +94,8 @@ def metrics_of(progress: FlowProgress) -> list[Metric]:
                 "version of a bounded result that it joins",
                 {**labels, "stage": stage, "version": version},
             )
+        for operator in query.operators:
+            families.add(operator, {**labels, "operator": operator.name})
         for one in query.partitions:
             families.add(one, {**labels, "topic": one.topic, "partition": str(one.partition)})
     for latency in progress.latencies:

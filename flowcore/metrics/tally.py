@@ -10,10 +10,13 @@ from datetime import datetime
 from typing import Any, Self
 
 from flowcore.elements import MIN_TIMESTAMP_MS
-from flowcore.metrics.progress import PartitionProgress
+from flowcore.metrics.progress import OperatorProgress, PartitionProgress
 from flowcore.watermarks.merge import PartitionWatermark
 
-__all__ = ["COUNTS", "Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of", "topic_offsets"]
+__all__ = [
+    "COUNTS", "Batch", "BusyOperators", "QueryTally", "Rate", "TopicOffsets", "partitions_of",
+    "topic_offsets",
+]  # fmt: skip
 
 TopicOffsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition."""
@@ -133,6 +136,40 @@ class Rate:
         self._seen.append((now_ms, count))
         then_ms, before = self._seen[0]
         return (count - before) * 1000 / (now_ms - then_ms) if now_ms > then_ms else None
+
+
+class BusyOperators:
+    """How busy operators were between two reads with a committed batch between them.
+
+    Args:
+        names: The operators; others are not counted.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._since: tuple[int, int, Mapping[str, int]] | None = None
+        self._shares: Mapping[str, float] = {}
+
+    def take(
+        self, now_ms: int, batches: int, busy_ns: Mapping[str, int], *, running: bool
+    ) -> tuple[OperatorProgress, ...]:
+        """Add the current sums.
+
+        Args:
+            batches: Committed until now. The times of a batch arrive when its tasks end.
+            running: Whether a batch runs; then the shares of an older batch are still valid.
+        """
+        busy_ms = {name: busy_ns.get(name, 0) // 1_000_000 for name in self._names}
+        if self._since is None or now_ms <= self._since[0]:  # the clock may have been set back
+            self._since = now_ms, batches, busy_ms
+        elif batches > self._since[1] or not running:
+            then_ms, _, before = self._since
+            self._shares = {name: (busy_ms[name] - before[name]) / (now_ms - then_ms) for name in self._names}
+            self._since = now_ms, batches, busy_ms
+        return tuple(
+            OperatorProgress(name=name, busy_ms=busy_ms[name], busy_share=self._shares.get(name))
+            for name in self._names
+        )
 
 
 class QueryTally:

@@ -15,6 +15,7 @@ from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.kafka.topic_schemas import TopicSchemas
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
+from flowcore.spark.busy_times import BusyTimes
 
 __all__ = ["Clock", "Context", "broker_of", "names_by_broker", "output_servers", "path_of", "spark_log"]
 
@@ -55,6 +56,7 @@ class Context:
     flow: str
     clock: Clock = field(default_factory=Clock)
     schemas: TopicSchemas = field(default_factory=TopicSchemas)
+    busy_times: BusyTimes = field(default_factory=BusyTimes)
 
     @property
     def log(self) -> str:

@@ -97,6 +97,29 @@ def test_realtime_query_reports_its_progress_before_its_batch_ends(live: Live) -
     live.run(flow, "realtime", follow)
 
 
+def test_busiest_operator_is_found(live: Live) -> None:
+    """A chain of functions and an operator with state report how long the workers were in them."""
+
+    def wait(record: Any) -> Any:
+        time.sleep(0.02)
+        return record
+
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, *(_bid(number) for number in range(20)), partitions=2)
+    flow = Flow("busy")
+    source = flow.read("bids", bids)
+    slow = source.map(wait, schema=BID, name="slow").map(lambda record: record, schema=BID, name="same")
+    slow.deduplicate(by="id", within=None, name="once").write("out", out)
+
+    def follow(run: Any) -> None:
+        def busy() -> dict[str, int]:
+            return {one.name: one.busy_ms for one in run.health().queries[0].operators}
+
+        run_until(run, lambda: busy().get("slow > same", 0) >= 400 and busy()["once"] > 0)
+
+    live.run(flow, "micro-batch", follow)
+
+
 def test_history_has_runs_switches_and_versions(live: Live, tmp_path: Path) -> None:
     """A slice and a micro-batch run on one checkpoint are in the history and visible to another process."""
     (tmp_path / "shops").mkdir()

@@ -27,6 +27,7 @@ from flowcore.keyed.runtime import Runtime
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.spark.busy_times import BusyTimes
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, run_key_groups
 from flowcore.spark.operators.processor import COUNTERS, MARKERS
 from flowcore.watermarks.progress import WatermarkSource
@@ -152,7 +153,8 @@ class SteppedQuery:
             sources={_SOURCE: WatermarkSource(None, ("0",))},
             rows=self.rows,
         )
-        return run_key_groups(frame, packing, Exchange(query=runtime.query, runtimes=(runtime,)))
+        times = BusyTimes().for_tasks(self.spark.sparkContext)
+        return run_key_groups(frame, packing, Exchange(query=runtime.query, runtimes=(runtime,)), times)
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
         if isinstance(item, Mapping):

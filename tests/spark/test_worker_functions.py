@@ -22,10 +22,11 @@ from flowcore.planner import plan_flow
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
+from flowcore.spark.busy_times import BusyTimes
 from flowcore.spark.context import Context
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.key_groups import WORKER_POOL
-from flowcore.spark.operators.python_chain import apply_chain
+from flowcore.spark.operators.python_chain import Keeping, apply_chain
 from flowcore.spark.run.early_workers import start_workers
 from flowcore.spark.run.session import live_session
 from tests.python_workers import running_workers
@@ -214,7 +215,7 @@ def test_function_is_closed_when_its_task_fails(spark: SparkSession, tmp_path: P
     assert all(seen in (["open 1"], ["open 1", "close 1"]) for seen in calls.by_worker.values())
 
 
-def _run_chain(spark: SparkSession, function: Same, kept_as: str | None) -> None:
+def _run_chain(spark: SparkSession, function: Same, place: str | None) -> None:
     flow = Flow("f")
     read = flow.read("in", KafkaTopic("in", schema="v BIGINT"))
     read.map(function, schema="v BIGINT").write("out", KafkaTopic("out"))
@@ -226,7 +227,8 @@ def _run_chain(spark: SparkSession, function: Same, kept_as: str | None) -> None
         has_coordinates=False,
     )
     used = {node: frozenset({"v"}) for node in query.operators}
-    apply_chain(chain, branched, Branch(1, {"v": "v"}), used=used, numbers=count(2), kept_as=kept_as)
+    keeping = Keeping(place, BusyTimes().for_tasks(spark.sparkContext)) if place else None
+    apply_chain(chain, branched, Branch(1, {"v": "v"}), used=used, numbers=count(2), keeping=keeping)
     assert branched.frame.count() == 4
 
 

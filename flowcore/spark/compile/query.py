@@ -57,7 +57,7 @@ from flowcore.spark.operators.event_time import assign_event_time
 from flowcore.spark.operators.exchanges import run_exchange
 from flowcore.spark.operators.key_group_context import KeyGroupContext
 from flowcore.spark.operators.live_aggregates import apply_aggregate
-from flowcore.spark.operators.python_chain import apply_chain
+from flowcore.spark.operators.python_chain import Keeping, apply_chain
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.topics.event_times import milliseconds
 from flowcore.spark.topics.histories import read_history
@@ -134,6 +134,7 @@ class _Compiler:
             side_channels=side_channels,
             record_ids=self.record_ids,
             numbers=self.numbers,
+            times=context.busy_times.for_tasks(context.spark.sparkContext),
         )
         self.open = OpenBranches(self.numbers, self.columns)
         self.types: dict[str, tuple[str, ...]] = {}
@@ -180,7 +181,8 @@ class _Compiler:
                     steps=self.record_ids.steps,
                     kept=[name for names in self.open.columns_in(branched).values() for name in names],
                     check=self.context.settings.object_reuse_check, last=self._is_last(chain),
-                    kept_as=f"{self.key_groups.checkpoint}/{chain.name}", lags=self.side_channels.lags,
+                    keeping=Keeping(self.key_groups.checkpoint, self.key_groups.times),
+                    lags=self.side_channels.lags,
                     timed=self._keeps_timestamps(chain.outputs, branched), made=self._topic_of_made(chain),
                 )  # fmt: skip
                 for output, each in branches.items():

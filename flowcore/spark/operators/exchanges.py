@@ -113,7 +113,7 @@ def run_exchange(
     # Rows that pass are not brought in order before the next exchange.
     branched.scattered = branched.scattered and bool(names)
     rows = unpack_step(
-        members, run_key_groups(frame, packing, exchange),
+        members, run_key_groups(frame, packing, exchange, context.times),
         names=branched.names, passing=passed if names else None,
         with_backlog=context.side_channels.reads_attributes,
         numbers=[*map(context.sources.index, nodes)] if place.later else None,

@@ -23,6 +23,7 @@ from flowcore.keyed.content import StoredSchemas
 from flowcore.keyed.task_elements import SenderFiles
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
+from flowcore.spark.busy_times import TaskTimes
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.record_ids import RecordIds
 from flowcore.spark.frame.rows import (
@@ -64,6 +65,7 @@ class KeyGroupContext:
         side_channels: The query's side channels.
         record_ids: Makes the ids of the query's records.
         numbers: The numbers of new branches.
+        times: Takes how long the operators were busy.
         schemas: The schemas of the operators' states, by name; filled when their exchange is compiled.
         senders: The topics and the operators with state that the operator reads.
         side_outputs: The operators that read its side outputs, by name of the output.
@@ -75,6 +77,7 @@ class KeyGroupContext:
     side_channels: SideChannels
     record_ids: RecordIds
     numbers: Iterator[int]
+    times: TaskTimes
     schemas: dict[str, StoredSchemas] = field(default_factory=dict)
     senders: tuple[Operator, ...] = ()
     side_outputs: Mapping[str, Sequence[SideOutput]] = field(default_factory=dict)

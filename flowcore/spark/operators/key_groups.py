@@ -23,6 +23,7 @@ from flowcore.keyed.operator import CONTROL, CONTROL_ROWS
 from flowcore.keyed.packed import EVERY
 from flowcore.keyed.packing import Packing
 from flowcore.metrics.tally import COUNTS
+from flowcore.spark.busy_times import TaskTimes
 from flowcore.spark.frame.rows import BACKLOG, BRANCH, ELEMENT, KEY_GROUP, POSITION, SOURCE, VALUE, RowKind
 from flowcore.spark.operators.keyed_step import StepMember
 from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING, Processor
@@ -53,7 +54,7 @@ _environments = Lock()
 _COUNTERS = "_counters"
 
 
-def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange) -> DataFrame:
+def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange, times: TaskTimes) -> DataFrame:
     """Pack rows and run operators on them; the result is packed, for `Unpacking`.
 
     Args:
@@ -65,7 +66,10 @@ def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange) -> Da
     packed = frame.mapInArrow(packing.run, _PACKED)
     with worker_pool(frame.sparkSession, exchange.query):
         stepped: DataFrame = packed.groupBy("key_group").transformWithStateInPandas(
-            Processor(exchange), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
+            Processor(exchange, times),
+            outputStructType=_OUTPUT,
+            outputMode="Update",
+            timeMode="ProcessingTime",
         )
     return stepped
 

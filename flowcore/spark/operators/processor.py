@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from flowcore.keyed.exchange import Exchange, ExchangeResult
     from flowcore.keyed.packed import Packed
+    from flowcore.spark.busy_times import TaskTimes
 
 __all__ = ["COUNTERS", "MANIFESTS", "MARKERS", "PASSING", "SEGMENTS", "Processor", "open_states"]
 
@@ -50,8 +51,9 @@ class _Steps:
 class Processor(StatefulProcessor):
     """An exchange in a task; made on the driver."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, times: TaskTimes) -> None:
         self._steps = WorkerObject(exchange.query, _Steps(exchange))
+        self._times = times
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the states."""
@@ -85,7 +87,9 @@ class Processor(StatefulProcessor):
         processing_time_ms = timers.getCurrentProcessingTimeInMs()
         with self._steps.use() as steps:
             stepped = steps.exchange.step(int(group), items, processing_time_ms, self._store, steps.states)
-            names = [f"{runtime.name}/{group}" for runtime in steps.exchange.runtimes]
+            operators = [runtime.name for runtime in steps.exchange.runtimes]
+        for number, one in stepped.steps:
+            self._times.add(operators[number], one.busy_ns)
         before_ms, wake_ms = stepped.wake_before_ms, stepped.wake_ms
         if wake_ms != before_ms:
             if before_ms is not None and not expired:  # Spark itself deletes the expired one
@@ -93,7 +97,7 @@ class Processor(StatefulProcessor):
             if wake_ms is not None:
                 self._handle.registerTimer(wake_ms)
         columns = ["operator", "output", "content"]
-        for contents in _in_parts(_contents(stepped, names)):
+        for contents in _in_parts(_contents(stepped, [f"{name}/{group}" for name in operators])):
             rows = pd.DataFrame(contents, columns=columns)
             yield rows.assign(key_group=int(group))[["output", "content", "key_group", "operator"]]
 

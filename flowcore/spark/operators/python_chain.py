@@ -25,6 +25,7 @@ from flowcore.chains import (
 )
 from flowcore.planner.model import Chain
 from flowcore.settings import CheckMode
+from flowcore.spark.busy_times import TaskTimes
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BACKLOG,
@@ -51,6 +52,7 @@ from flowcore.spark.topics.formats.sql_format import outside_calendar
 
 __all__ = [
     "ChainOutlet",
+    "Keeping",
     "apply_bounded_chain",
     "apply_chain",
     "arrow_schema",
@@ -69,6 +71,19 @@ _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "
 _FAILED_ROWS = FailedRows(
     branch=RowKind.BAD, time=KAFKA_MS, reason=BAD_REASON, operator=FAILED_OPERATOR, value=VALUE
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How the workers of a live query keep the functions of a chain open.
+
+    Attributes:
+        place: The folder of the query's checkpoint: a worker distinguishes chains by it and their names.
+        times: Takes how long a chain was busy.
+    """
+
+    place: str
+    times: TaskTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +120,8 @@ def apply_chain(
     chain: Chain, branched: BranchedFrame, branch: Branch, *,
     used: Mapping[Operator, Collection[str]], numbers: Iterator[int], ends: Collection[Operator] = (),
     steps: Mapping[Operator, str] | None = None, kept: Collection[str] = (), check: CheckMode = "off",
-    last: bool = True, kept_as: str | None = None, lags: bool = True, timed: bool = True,
-    made: str | None = None,
+    last: bool = True, keeping: Keeping | None = None,
+    lags: bool = True, timed: bool = True, made: str | None = None,
 ) -> Mapping[ChainOperator, Branch]:  # fmt: skip
     """Run a chain on the rows of a branch; returns the branch of each operator that emits from it.
 
@@ -116,8 +131,8 @@ def apply_chain(
         steps: Labels of operators that repeat records, for their ids.
         kept: The columns of other branches, which pass the chain.
         last: No other chain follows whose failing records would need their message's bytes.
-        kept_as: The name under which a worker keeps the functions open from task to task; None closes them
-            at the end of each task.
+        keeping: How a worker keeps the functions open from task to task; None closes them at the end of each
+            task.
         lags: Rows without the column `BACKLOG` are backlog.
         timed: Records of an output, or of another branch, keep their timestamps.
         made: The topic to whose dead letters records go that an operator with state made; None if a failure
@@ -157,7 +172,9 @@ def apply_chain(
         schema=arrow_schema(columns),
         backlog=backlog,
     )
-    task = _KeptChain(WorkerObject(kept_as, run)) if kept_as else _ChainOfTask(run)
+    task: _ChainOfTask | _KeptChain = _ChainOfTask(run)
+    if keeping is not None:
+        task = _KeptChain(chain.name, WorkerObject(f"{keeping.place}/{chain.name}", run), keeping.times)
     branched.frame = frame.mapInArrow(task.run, _struct(columns))
     branched.shared = outlets.share_rows
     return outlets.branches
@@ -208,11 +225,13 @@ class _ChainOfTask:
 class _KeptChain:
     """Runs a chain whose functions stay open as long as the worker runs."""
 
+    name: str
     chain: WorkerObject[PassingChain]
+    times: TaskTimes
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with self.chain.use() as chain:
-            yield from chain.run(batches)
+            yield from self.times.run(self.name, chain.run, batches)
 
 
 def _carried_and_passing(branched: BranchedFrame, kept: Collection[str]) -> tuple[list[str], list[str]]:

@@ -162,7 +162,8 @@ class RunMeter:
         )
 
     def _read(self, name: str, now_ms: int) -> QueryProgress:
-        return self._queries[name].read(self._topics, now_ms, self._transactions.get(name))
+        transactions, busy_ns = self._transactions.get(name), self._context.busy_times.read()
+        return self._queries[name].read(self._topics, now_ms, transactions, busy_ns)
 
     def _poll_topics(self) -> None:
         for servers, away_s in self._topics.poll().items():

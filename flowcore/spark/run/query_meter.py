@@ -13,7 +13,7 @@ from flowcore.api.operators import Operator
 from flowcore.backlog import MergedBacklog, Thresholds
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress, QueryProgress
-from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
+from flowcore.metrics.tally import Batch, BusyOperators, QueryTally, Rate, partitions_of
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.spark.errors import ignore_lost_jvm
@@ -86,6 +86,9 @@ class QueryMeter:
         self._rows_in, self._rows_out = Rate(), Rate()
         self._sources = {topic.name: node for node in query.sources if (topic := node.topic)}
         self._sinks = {topic.name for topic in query.topics_written}
+        keyed = (node.name for exchange in query.exchanges for node in exchange)
+        chains = (chain.name for chain in query.chains if chain.process is None)
+        self._operators = BusyOperators(dict.fromkeys([*keyed, *chains]))
         self._written: Mapping[str, int] | None = None
         self._written_before: Counter[str] = Counter()
         self._dead_letters = dead_letters
@@ -113,8 +116,19 @@ class QueryMeter:
         self._query, self._running = query, running
         self._watermarks, self._running_batch, self.bounded = watermarks, running_batch, bounded
 
-    def read(self, topics: TopicEnds, now_ms: int, transactions: Collection[int] | None) -> QueryProgress:
-        """The progress of the query; ``transactions`` are the starts of the open ones, None if unknown."""
+    def read(
+        self,
+        topics: TopicEnds,
+        now_ms: int,
+        transactions: Collection[int] | None,
+        busy_ns: Mapping[str, int],
+    ) -> QueryProgress:
+        """The progress of the query.
+
+        Args:
+            transactions: The starts of the open ones; None if unknown.
+            busy_ns: How long operators were busy, by name.
+        """
         self._take()
         batch = self._tally.last
         unreported = self._running_batch.records(self._last_batch) if self._running_batch else 0
@@ -148,6 +162,7 @@ class QueryMeter:
             state_bytes=self._tally.state_bytes,
             bounded=self.bounded,
             partitions=partitions,
+            operators=self._operators.take(now_ms, self._tally.batches, busy_ns, running=self._busy),
         )
 
     def _count(self, topics: TopicEnds, names: Collection[str]) -> int:

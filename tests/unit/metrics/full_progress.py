@@ -4,7 +4,14 @@ import os
 import socket
 from typing import Any
 
-from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
+from flowcore.metrics.progress import (
+    FlowProgress,
+    LatencyProgress,
+    OperatorProgress,
+    PartitionProgress,
+    QueryProgress,
+    Switch,
+)
 
 NOW_MS = 1_800_000_000_000
 SWITCH = Switch(time_ms=NOW_MS - 60_000, query="out", before="slice", after="realtime", reason="all native")
@@ -23,6 +30,10 @@ def query(**more: Any) -> QueryProgress:
         "open_transactions": 2, "oldest_transaction_ms": 2_500,
         "state_rows": 7, "state_bytes": 2_048,
         "bounded": {"usual": "20260101T000000-aa"}, "partitions": (partition,),
+        "operators": (
+            OperatorProgress(name="rated", busy_ms=500, busy_share=0.25),
+            OperatorProgress(name="slow", busy_ms=90_000, busy_share=1.5),
+        ),
     }  # fmt: skip
     return QueryProgress(**{**known, **more})
 

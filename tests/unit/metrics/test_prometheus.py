@@ -57,7 +57,10 @@ def test_prometheus_serves_every_measure_in_base_units() -> None:
     assert found[f"flowcore_query_oldest_buffered_seconds{of_query}"] == 1.5
     assert found[f"flowcore_query_open_transactions{of_query}"] == 2
     assert found[f"flowcore_query_oldest_transaction_seconds{of_query}"] == 2.5
-    assert len(names) == 34
+    of_operator = '{"flow": "sales", "operator": "slow", "query": "out"}'
+    assert found[f"flowcore_operator_busy_seconds_total{of_operator}"] == 90
+    assert found[f"flowcore_operator_busy_share{of_operator}"] == 1.5
+    assert len(names) == 36
     assert not [name for name in names if name.endswith("_ms")]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
-from flowcore.metrics.tally import WINDOW_MS, Batch, QueryTally, Rate, partitions_of
+from flowcore.metrics.tally import WINDOW_MS, Batch, BusyOperators, QueryTally, Rate, partitions_of
 from flowcore.watermarks.merge import PartitionWatermark
 
 START_MS = 1_000_000
@@ -290,3 +290,34 @@ def test_query_that_need_not_read_its_records_counts_the_offsets_that_it_has_pas
 
     assert tally.rows_in == 7
     assert tally.rows_per_second(START_MS + 200, busy=False) == 35
+
+
+def test_share_of_an_operator_is_of_the_time_between_two_batches() -> None:
+    """It stays while the next batch runs, and is 0 without one; the times of other operators do not count."""
+    operators = BusyOperators(["slow", "quick"])
+
+    def shares(now_s: int, batches: int, slow_s: float, *, running: bool = True) -> list[float | None]:
+        busy_ns = {"slow": int(slow_s * 1e9), "quick": 0, "of another query": 10**9}
+        found = operators.take(START_MS + now_s * 1_000, batches, busy_ns, running=running)
+        assert [one.name for one in found] == ["slow", "quick"]
+        assert found[0].busy_ms == slow_s * 1_000
+        return [one.busy_share for one in found]
+
+    assert shares(0, 1, 2) == [None, None]
+    assert shares(5, 1, 2) == [None, None]
+    assert shares(10, 2, 7) == [0.5, 0]
+    assert shares(15, 2, 8) == [0.5, 0]
+    assert shares(20, 2, 8, running=False) == [0.1, 0]
+    assert shares(25, 2, 8, running=False) == [0, 0]
+
+
+def test_share_of_an_operator_survives_a_clock_that_is_set_back() -> None:
+    """The next share is of the time since then."""
+    operators = BusyOperators(["slow"])
+
+    found = [
+        operators.take(START_MS + ms, batches, {"slow": busy * 10**6}, running=True)[0].busy_share
+        for ms, batches, busy in ((10_000, 1, 0), (0, 2, 5_000), (1_000, 3, 5_500))
+    ]
+
+    assert found == [None, None, 0.5]

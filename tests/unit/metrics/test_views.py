@@ -147,8 +147,11 @@ def test_tables_show_everything_that_is_known() -> None:
     """A subject without values is omitted."""
     found = {table.title: table for table in tables(run())}
     nothing = tables(
-        run(latencies=(), switches=(), queries=(query(bounded={}, partitions=(), open_transactions=None),))
-    )
+        run(
+            latencies=(), switches=(),
+            queries=(query(bounded={}, partitions=(), operators=(), open_transactions=None),),
+        )
+    )  # fmt: skip
 
     assert found["queries"].rows == [("out", "realtime", "live", "450", "460", "100", "3 s ago")]
     assert found["late or lost"].rows == [("out", "5", "4", "6")]
@@ -156,6 +159,10 @@ def test_tables_show_everything_that_is_known() -> None:
     assert found["transactions"].rows == [("out", "2", "2.5 s")]
     assert found["partitions"].rows == [("out", "bids[1]", "900", "1,000", "100", "3 s ago")]
     assert found["latency of the last minute"].rows[0][3:] == ("0.5 ms", "2.0 ms", "4.0 ms", "30.0 ms")
+    assert found["operators, the busiest first"].rows == [
+        ("out", "slow", "150%", "1 min 30 s"),
+        ("out", "rated", "25%", "500 ms"),
+    ]
     assert found["bounded results"].rows == [("usual", "20260101T000000-aa")]
     assert found["last switches"].rows[0][1:] == ("out", "slice to realtime", "all native", "-")
     assert [table.title for table in nothing] == ["queries", "late or lost", "since the start"]
