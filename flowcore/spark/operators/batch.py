@@ -13,7 +13,7 @@ from flowcore.errors import PlanError
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.bounded_joins import join_by_time
-from flowcore.spark.operators.bounded_keyed import aggregate_windows, drop_repeats, rank_rows
+from flowcore.spark.operators.bounded_native import aggregate_windows, drop_repeats, rank_rows
 from flowcore.spark.operators.co_groups import apply_co_group
 from flowcore.spark.operators.distinct_keys import has_distinct_keys
 

@@ -17,7 +17,7 @@ from flowcore.api.expressions import Expression
 from flowcore.api.operators import JoinAsOf, JoinInterval, JoinWindow, StreamJoin
 from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS
 from flowcore.spark.frame.sql import displayable_timestamp, quote
-from flowcore.spark.operators.bounded_keyed import (
+from flowcore.spark.operators.bounded_rows import (
     LAST,
     MAX_MS,
     MIN_MS,
