@@ -250,6 +250,15 @@ def rank_order(
     return tuple(found)
 
 
+def require_used(column: str, uses: Sequence[str], name: str) -> None:
+    """Check that windows have a column by which they rank."""
+    if column not in uses:
+        refuse(
+            f"operator {name!r}: order by {column!r}, which is not in uses={list(uses)}: the records of a "
+            "window would not have it; add it to uses"
+        )
+
+
 def deduplication_ms(name: str, within: timedelta | None) -> int | None:
     """Check the length of a deduplication, and convert it to milliseconds."""
     if within is not None and (

@@ -28,6 +28,7 @@ from flowcore.windows import (
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowProcess, WindowReduce
+from flowcore.windows.top_rows import TopRows
 from flowcore.windows.triggers import kind_of
 
 __all__ = ["WINDOW_COLUMNS", "Window"]
@@ -54,7 +55,8 @@ class Window(StatefulOperator):
         computed: ``(name, expression)`` of columns that are computed natively upstream of it, from the
             input's columns: arguments of aggregates, the gap of a session.
         values: The columns of what is emitted.
-        schema: Their types, None where they follow from the input's: built-in aggregates, `WindowReduce`.
+        schema: Their types, None where they follow from the input's: built-in aggregates, `WindowReduce`,
+            `TopRows`.
         sql: ``(column, text)`` of the built-in aggregates as they were written.
     """
 
@@ -80,9 +82,18 @@ class Window(StatefulOperator):
                 return ()
 
     @property
+    def ranking(self) -> TopRows | None:
+        """How it ranks its records; None if it does something else."""
+        function = self.config.function
+        found = function.function if isinstance(function, WindowAggregate) else None
+        return found if isinstance(found, TopRows) else None
+
+    @property
     def functions(self) -> tuple[object, ...]:
         """The user's Python functions in it: the fold, then what makes the outputs."""
         function = self.config.function
+        if self.ranking is not None:
+            return ()
         fold = None if self.built_in else getattr(function, "function", None)
         return tuple(each for each in (fold, function.then) if each is not None)
 
@@ -145,6 +156,8 @@ class Window(StatefulOperator):
 
     def types(self) -> Mapping[str, str]:
         made = self.schema.types if self.schema is not None else {}
+        if self.ranking is not None:
+            made = {**self.passed_types(self.values), self.ranking.rank.lower(): "INT"}
         return {**made, **self.passed_types(self.by)}
 
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
@@ -180,7 +193,9 @@ class Window(StatefulOperator):
             return
         if not isinstance(config.assigner, (TumblingWindows, SlidingWindows, EndOfStreamWindows)):
             yield Obstacle("its windows are not of a fixed length")
-        if not self.built_in or config.function.then is not None:
+        if self.ranking is not None:
+            yield Obstacle("it ranks the records of a window")
+        elif not self.built_in or config.function.then is not None:
             yield Obstacle("it has a Python function", "use aggregates that are built in")
         if config.trigger is not None:
             yield Obstacle("it has a trigger", "leave the trigger out")
@@ -281,6 +296,9 @@ def _describe_windows(node: Window) -> str:
 
 def _describe_function(node: Window) -> str:
     function = node.config.function
+    if (ranking := node.ranking) is not None:
+        order = ", ".join(f"{name}{' desc' * descending}" for name, descending in ranking.order)
+        return f"top {ranking.n}{' with ties' * ranking.ties} in order of {order} as {ranking.rank}"
     then = function.then.function if isinstance(function.then, PlainProcess) else function.then
     named = "" if then is None else name_of(then)
     if isinstance(function, WindowProcess):

@@ -14,6 +14,7 @@ from flowcore.api.window_operator import WINDOW_COLUMNS, Window
 from flowcore.windows import AggregateFunction, ProcessFunction, WindowAggregate, WindowProcess, WindowReduce
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.functions import WindowFunction
+from flowcore.windows.top_rows import EachRow, TopRows
 
 __all__ = ["Then", "WindowedStream"]
 
@@ -144,6 +145,40 @@ class WindowedStream(Generic[_StreamT]):
         require_function(function, self.name)
         values = tuple(column for column in self.template.uses if column not in self.template.by)
         return self._append(WindowReduce(function, self._then(then, schema)), schema, values=values)
+
+    def top_n(
+        self,
+        n: int,
+        *,
+        order: str | Sequence[str],
+        ties: bool = False,
+        rank: str = "rank",
+        name: str | None = None,
+    ) -> _StreamT:
+        """Emit the first ``n`` records of each window in an order, with their rank from 1.
+
+        No other record is kept, and no Python runs per record. It is Flink SQL's Window Top-N.
+
+        Args:
+            order: Columns such as ``"price desc"``; without ``desc`` small values come first. Nulls are the
+                smallest values, as in Spark. Equal records are in order of arrival.
+            ties: Emit all records that are equal to the last one in the order, too. Equal ones have one rank
+                then, as by SQL's ``RANK``.
+            rank: The name of the column of the rank, which is added after those of the records.
+            name: As for `aggregate`.
+
+        Raises:
+            PlanError: A column is unknown or there is one named ``rank``, the order names none, or ``n`` is
+                not positive.
+        """
+        if name is not None:
+            return self._named(name).top_n(n, order=order, ties=ties, rank=rank)
+        parsed = window_checks.rank_order(self.stream.operator, self.name, n, order)
+        for column, _ in parsed:
+            window_checks.require_used(column, self.template.uses, self.name)
+        kept = [column for column in self.template.uses if column not in self.template.by]
+        ranking = TopRows(order=parsed, n=n, rank=rank, ties=ties)
+        return self._append(WindowAggregate(ranking, EachRow()), None, values=(*kept, rank))
 
     def process(self, function: Then, *, schema: Schema | str, name: str | None = None) -> _StreamT:
         """Call a Python function with all records of a window; all of them are kept until it ends.

@@ -16,7 +16,7 @@ from typing import Any
 from flowcore.keyed.plain import to_plain
 from flowcore.windows.arithmetic import average_decimals, exact_sum, from_units, to_units, wrap_int64
 
-__all__ = ["FOLDS", "BuiltIn", "BuiltIns", "Fold"]
+__all__ = ["FOLDS", "BuiltIn", "BuiltIns", "Fold", "is_less"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ def _one_of(*, last: bool) -> Fold:
     )
 
 
-def _is_less(one: Any, other: Any) -> bool:
+def is_less(one: Any, other: Any) -> bool:
     """Spark's order: not-a-number is above all numbers, and in lists and structs null is below all values."""
     if one is None or other is None:
         return one is None and other is not None
@@ -219,9 +219,9 @@ def _is_less(one: Any, other: Any) -> bool:
 def _is_less_by_item(one: Iterable[Any], other: Iterable[Any], *, otherwise: bool) -> bool:
     """Whether the first item that differs is less; ``otherwise`` if none differs."""
     for mine, theirs in zip(one, other, strict=False):
-        if _is_less(mine, theirs):
+        if is_less(mine, theirs):
             return True
-        if _is_less(theirs, mine):
+        if is_less(theirs, mine):
             return False
     return otherwise
 
@@ -316,10 +316,10 @@ FOLDS: Mapping[str, Fold] = {
         result=_mean,
         distinct=True,
     ),
-    "min": _combining(lambda kept, value: value if _is_less(value, kept) else kept),
-    "max": _combining(lambda kept, value: value if _is_less(kept, value) else kept),
-    "min_by": _nearest(_is_less),
-    "max_by": _nearest(lambda new, kept: _is_less(kept, new)),
+    "min": _combining(lambda kept, value: value if is_less(value, kept) else kept),
+    "max": _combining(lambda kept, value: value if is_less(kept, value) else kept),
+    "min_by": _nearest(is_less),
+    "max_by": _nearest(lambda new, kept: is_less(kept, new)),
     "first_value": _one_of(last=False),
     "last_value": _one_of(last=True),
     "bool_and": _combining(lambda one, other: one and other),

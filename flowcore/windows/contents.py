@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from flowcore.keyed.copies import deep_copy
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
+from flowcore.windows.top_rows import TopRows
 
 __all__ = ["Accumulating", "Buffering", "Content", "ContentLogic", "StoredRecord"]
 
@@ -106,4 +107,4 @@ ContentLogic = Buffering | Accumulating
 
 def _is_built_in(function: WindowFunction) -> bool:
     """Whether a function changes no records."""
-    return isinstance(function, WindowAggregate) and isinstance(function.function, BuiltIns)
+    return isinstance(function, WindowAggregate) and isinstance(function.function, BuiltIns | TopRows)

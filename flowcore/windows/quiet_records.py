@@ -1,13 +1,13 @@
 """Records for which their window does not fire: all of a key and a window are added at once.
 
 That is so for most records of tumbling windows: only where a window is complete, each record may be late, or
-may let the window emit. Built-in aggregates add them by column; process functions get them when the window
-fires.
+may let the window emit. Built-in aggregates and rankings add them by column; process functions get them when
+the window fires.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed.columns import take_rows
 from flowcore.keyed.key_index import factorize_keys, to_key_values, to_python_records, to_python_values
+from flowcore.ranking.order import sort_rows
 from flowcore.windows.assigners import TumblingWindows
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.config import WindowConfig
@@ -24,11 +25,14 @@ from flowcore.windows.contents import Content, StoredRecord
 from flowcore.windows.functions import WindowAggregate, WindowProcess
 from flowcore.windows.panes import open_pane
 from flowcore.windows.state import KeyState, WindowState
+from flowcore.windows.top_rows import TopRows
 from flowcore.windows.triggers import EventTimeTrigger
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["QuietRecords"]
+__all__ = ["QuietRecords", "rank_rows"]
 
+_FEW = 64
+"""Of so few rows Python finds the first ones sooner than Arrow."""
 _LONGEST_MS = 1 << 60
 """Of longer windows, the times do not fit 64 bits."""
 
@@ -47,7 +51,7 @@ class QuietRecords:
 
     config: WindowConfig
     windows: TumblingWindows
-    aggregates: BuiltIns | None
+    aggregates: BuiltIns | TopRows | None
     keys: tuple[str, ...]
     key_of: Callable[[tuple[Any, ...]], Any]
     timestamp: str
@@ -70,7 +74,7 @@ class QuietRecords:
         if type(windows) is not TumblingWindows or windows.size_ms >= _LONGEST_MS:
             return None
         match function:
-            case WindowAggregate(function=BuiltIns() as aggregates):
+            case WindowAggregate(function=BuiltIns() | TopRows() as aggregates):
                 return cls(config, windows, aggregates, keys, key_of, timestamp, values)
             case WindowProcess():
                 return cls(config, windows, None, keys, key_of, timestamp, values)
@@ -97,7 +101,13 @@ class QuietRecords:
         order = np.argsort(codes.codes, kind="stable")
         ends = np.cumsum(np.bincount(codes.codes)).tolist()
         sorted_rows = mine.take(order)
-        add = self._adding(sorted_rows) if self.aggregates is None else _folding(self.aggregates, sorted_rows)
+        match self.aggregates:
+            case BuiltIns() as aggregates:
+                add = _folding(aggregates, sorted_rows)
+            case TopRows() as ranking:
+                add = _ranking(ranking, sorted_rows.select(list(self.values)))
+            case None:
+                add = self._adding(sorted_rows)
         parts = [to_key_values(each) for each in take_rows(by, codes.first)]
         changed: set[Any] = set()
         for number, start_ms in enumerate(starts.take(codes.first).to_pylist()):
@@ -134,3 +144,37 @@ def _folding(aggregates: BuiltIns, rows: pa.RecordBatch) -> Callable[[Content, i
         content[:] = [StoredRecord(None, aggregates.add_many(kept, columns, end - begin))]
 
     return add
+
+
+def _ranking(ranking: TopRows, rows: pa.RecordBatch) -> Callable[[Content, int, int], None]:
+    """Adds the rows from one to another one to the ranked records of a content."""
+
+    def add(content: Content, begin: int, end: int) -> None:
+        kept = content[0].value if content else ranking.create()
+        content[:] = [StoredRecord(None, rank_rows(ranking, kept, rows.slice(begin, end - begin)))]
+
+    return add
+
+
+def rank_rows(
+    ranking: TopRows, kept: list[Mapping[str, Any]], rows: pa.RecordBatch
+) -> list[Mapping[str, Any]]:
+    """Add rows to ranked records, in order of arrival."""
+    if rows.num_rows > _FEW:
+        rows = rows.take(_find_first(ranking, rows))
+    for record in to_python_records(rows):
+        kept = ranking.add(kept, record)
+    return kept
+
+
+def _find_first(ranking: TopRows, rows: pa.RecordBatch) -> pa.Array[Any]:
+    """The positions of the rows that have a rank among these, in order of arrival."""
+    columns = [rows.column(name) for name, _ in ranking.order]
+    descending = [descending for _, descending in ranking.order]
+    places = sort_rows(list(zip(columns, descending, strict=True)))
+    count = ranking.n
+    if ranking.ties and count < len(places):
+        codes = factorize_keys(columns, rows.num_rows).codes[places]
+        (others,) = np.nonzero(codes[count:] != codes[count - 1])
+        count = count + int(others[0]) if len(others) else len(places)
+    return pa.array(np.sort(places[:count]))

@@ -17,7 +17,7 @@ from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.key_group_context import PASSED, PREFIX, RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput, key_and_passed_columns
 
-__all__ = ["prepare_ranking", "prepare_retracting_top_n"]
+__all__ = ["prepare_ranking", "prepare_retracting_top_n", "require_sortable"]
 
 _ROW_KEY = f"{PREFIX}key_"
 """The prefix of the columns of a row's key in key groups, where it has one form for equal values."""
@@ -97,7 +97,7 @@ def _make_retracting_ranking(
     results: Sequence[str],
     passed: Mapping[str, str],
 ) -> RetractingRanking:
-    _require_sortable(node, records)
+    require_sortable(node.name, {name: records.field(f"{PASSED}{name}").type for name, _ in node.order})
     return RetractingRanking(
         keys=node.by,
         row_key=tuple(row_key),
@@ -110,20 +110,23 @@ def _make_retracting_ranking(
     )
 
 
-def _require_sortable(node: Ranked, records: pa.Schema) -> None:
-    """Check that there is an order of the values by which rows are ranked."""
-    for name, _ in node.order:
-        kind = records.field(f"{PASSED}{name}").type
+def require_sortable(operator: str, types: Mapping[str, pa.DataType]) -> None:
+    """Check that there is an order of the values by which rows are ranked.
+
+    Raises:
+        PlanError: A type has none.
+    """
+    for name, kind in types.items():
         if not is_sortable(kind):
             msg = (
-                f"operator {node.name!r}: order by {name!r}, which is {kind}: which value is larger is not "
+                f"operator {operator!r}: order by {name!r}, which is {kind}: which value is larger is not "
                 "defined for arrays, maps and structs; order by one of its fields"
             )
             raise PlanError(msg)
 
 
 def _make_ranking(node: Ranked, records: pa.Schema, passed: Mapping[str, str]) -> Ranking:
-    _require_sortable(node, records)
+    require_sortable(node.name, {name: records.field(f"{PASSED}{name}").type for name, _ in node.order})
     is_latest = node.rank is None
     by_time = is_latest and node.time == "event"
     order = tuple((f"{PASSED}{name}", descending) for name, descending in node.order)

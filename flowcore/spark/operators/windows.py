@@ -16,6 +16,7 @@ from flowcore.spark.frame.sql import displayable_timestamp, literal
 from flowcore.spark.operators.key_group_context import RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
 from flowcore.spark.operators.python_chain import arrow_schema, spark_types
+from flowcore.spark.operators.ranking import require_sortable
 from flowcore.windows.columnar.accumulators import result_type
 from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
@@ -92,6 +93,10 @@ def make_window_operator(
         results = arrow_schema(spark_types(node.schema))
     elif node.built_in:
         results = pa.schema([(name, result_type(each, types)) for name, each in node.built_in])
+    elif (ranking := node.ranking) is not None:
+        require_sortable(node.name, {name: types[name] for name, _ in ranking.order})
+        kept = [(name, known[name.lower()]) for name in node.values[:-1]]
+        results = pa.schema([*kept, (ranking.rank, pa.int32())])
     else:
         results = pa.schema([(name, known[name.lower()]) for name in node.values])
     return RecordWindows(

@@ -26,6 +26,7 @@ NAMED: dict[str, Callable[[Any], Any]] = {
     "aggregate_with": lambda windows: windows.aggregate_with(Sum(), schema="n INT", name="counted"),
     "reduce": lambda windows: windows.reduce(lambda kept, _: kept, name="counted"),
     "process": lambda windows: windows.process(lambda _, __: (), schema="n INT", name="counted"),
+    "top_n": lambda windows: windows.top_n(1, order="price desc", name="counted"),
 }
 
 
@@ -212,3 +213,33 @@ def test_process_function_with_both_methods_is_used_unchanged() -> None:
     assert window_of(bids_of().window(Tumbling(10)).process(function, schema="n INT")).functions == (
         function,
     )
+
+
+def test_ranked_windows_have_the_columns_of_their_records() -> None:
+    """The key first, the rank before the columns of the window; no user's function is called."""
+    dearest = bids_of().window(Tumbling(10), by="category").top_n(2, order=["Price desc", "at"], ties=True)
+
+    node = window_of(dearest)
+    assert dearest.columns == ("category", "price", "gap_ms", "tags", "at", "rank", *WINDOW_COLUMNS)
+    assert node.types()["price"] == "DOUBLE"
+    assert node.types()["rank"] == "INT"
+    assert not node.functions
+    assert not node.calls_user_functions
+    assert "top 2 with ties in order of price desc, at as rank by category" in node.describe()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"order": "cost"}, "order='cost'"),
+        ({"order": ()}, "orders nothing"),
+        ({"n": 0}, "n=0 is not a number of ranks"),
+        ({"rank": "price"}, "price"),
+        ({"order": "gap_ms"}, "not in uses=.*'category', 'price'.*add it to uses"),
+    ],
+)
+def test_wrong_rankings_are_refused(given: dict[str, Any], message: str) -> None:
+    windows = bids_of().window(Tumbling(10), uses=["category", "price"])
+
+    with pytest.raises(PlanError, match=message):
+        windows.top_n(**{"n": 1, "order": "price", **given})
