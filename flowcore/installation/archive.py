@@ -33,6 +33,9 @@ records pass is called millions of times."""
 _DIRECTIVES = Path(__file__).with_name("compiler_directives.json")
 """Java's second compiler leaves these methods to the first: it spent a third of its time on code that only
 starts a query. Methods that call them may still inline them."""
+_WITH_DIRECTIVES = "-XX:+UnlockDiagnosticVMOptions", "-XX:-DisplayVMOutput"
+"""Java would print how many directives it has read, into what a command prints. Nor does it print stacks at a
+SIGQUIT then: use ``jcmd PID Thread.print``."""
 _METASPACE = "-XX:MetaspaceSize=512m"
 """A start has 200 MB of classes, and Java collects garbage at 21 MB and each time that doubles."""
 _KEEP = 3
@@ -64,7 +67,7 @@ def driver_options(*, short_lived: bool = False, record_to: Path | None = None) 
         # An archive that does not fit after all is ignored silently.
         options += [_quoted(f"-XX:SharedArchiveFile={archive}"), "-Xshare:auto", "-Xlog:cds*=off"]
     if not short_lived:
-        options += ["-XX:+UnlockDiagnosticVMOptions", _quoted(f"-XX:CompilerDirectivesFile={_DIRECTIVES}")]
+        options += [*_WITH_DIRECTIVES, _quoted(f"-XX:CompilerDirectivesFile={_DIRECTIVES}")]
     return options + compiler_options(short_lived)
 
 

@@ -8,14 +8,16 @@ from flowcore.installation.archive import driver_options
 from flowcore.installation.java import find_java
 
 
-def test_java_takes_the_compiler_directives() -> None:
+def test_java_takes_the_compiler_directives_silently() -> None:
     """The SQL parser is excluded; Java names the classes as they are in files."""
     options = [option for option in driver_options() if "Shared" not in option and "share" not in option]
 
-    shown = subprocess.run(
-        [find_java().executable, *options, "-XX:+CompilerDirectivesPrint", "-version"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    def run(*more: str) -> str:
+        command = [find_java().executable, *options, *more, "-version"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    silent, shown = run(), run("-XX:+CompilerDirectivesPrint", "-XX:+DisplayVMOutput")
+    assert not silent
 
     given, _, default = shown.partition("Directive: (default)")
     assert "org/antlr/v4/*.*" in given

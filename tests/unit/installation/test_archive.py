@@ -36,7 +36,8 @@ def test_archive_is_used_only_where_one_fits() -> None:
 
 def _directives() -> list[str]:
     file = Path(archive.__file__).with_name("compiler_directives.json")
-    return ["-XX:+UnlockDiagnosticVMOptions", f"-XX:CompilerDirectivesFile={file}"]
+    first = ["-XX:+UnlockDiagnosticVMOptions", "-XX:-DisplayVMOutput"]
+    return [*first, f"-XX:CompilerDirectivesFile={file}"]
 
 
 @pytest.mark.usefixtures("with_jars")
