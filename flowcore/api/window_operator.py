@@ -297,8 +297,7 @@ def _describe_windows(node: Window) -> str:
 def _describe_function(node: Window) -> str:
     function = node.config.function
     if (ranking := node.ranking) is not None:
-        order = ", ".join(f"{name}{' desc' * descending}" for name, descending in ranking.order)
-        return f"top {ranking.n}{' with ties' * ranking.ties} in order of {order} as {ranking.rank}"
+        return f"{ranking} as {ranking.rank}"
     then = function.then.function if isinstance(function.then, PlainProcess) else function.then
     named = "" if then is None else name_of(then)
     if isinstance(function, WindowProcess):

@@ -176,8 +176,8 @@ class WindowedStream(Generic[_StreamT]):
         parsed = window_checks.rank_order(self.stream.operator, self.name, n, order)
         for column, _ in parsed:
             window_checks.require_used(column, self.template.uses, self.name)
-        kept = [column for column in self.template.uses if column not in self.template.by]
-        ranking = TopRows(order=parsed, n=n, rank=rank, ties=ties)
+        kept = tuple(column for column in self.template.uses if column not in self.template.by)
+        ranking = TopRows(columns=kept, order=parsed, n=n, rank=rank, ties=ties)
         return self._append(WindowAggregate(ranking, EachRow()), None, values=(*kept, rank))
 
     def process(self, function: Then, *, schema: Schema | str, name: str | None = None) -> _StreamT:

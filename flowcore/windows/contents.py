@@ -70,7 +70,13 @@ class Accumulating:
 
     @property
     def layout(self) -> str:
-        return "reduced" if isinstance(self.function, WindowReduce) else "accumulator"
+        match self.function:
+            case WindowReduce():
+                return "reduced"
+            case WindowAggregate(function=TopRows() as ranking):
+                return str(ranking)
+            case WindowAggregate():
+                return "accumulator"
 
     def add(self, content: Content, record: StoredRecord, /) -> None:
         value = record.value if _is_built_in(self.function) else deep_copy(record.value)

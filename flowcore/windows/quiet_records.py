@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed.columns import take_rows
@@ -174,7 +175,9 @@ def _find_first(ranking: TopRows, rows: pa.RecordBatch) -> pa.Array[Any]:
     places = sort_rows(list(zip(columns, descending, strict=True)))
     count = ranking.n
     if ranking.ties and count < len(places):
-        codes = factorize_keys(columns, rows.num_rows).codes[places]
+        # A zero with a sign is another key, and is equal to zero.
+        equal = [pc.add(each, 0.0) if pa.types.is_floating(each.type) else each for each in columns]
+        codes = factorize_keys(equal, rows.num_rows).codes[places]
         (others,) = np.nonzero(codes[count:] != codes[count - 1])
         count = count + int(others[0]) if len(others) else len(places)
     return pa.array(np.sort(places[:count]))

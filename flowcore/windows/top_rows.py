@@ -5,7 +5,7 @@ is the smallest value, not-a-number the largest. Records that are equal in the o
 
 Source: Flink SQL's Window Top-N.
 
->>> dearest = TopRows(order=(("price", True),), n=1, rank="rank", ties=True)
+>>> dearest = TopRows(columns=("bid",), order=(("price", True),), n=1, rank="rank", ties=True)
 >>> kept = dearest.create()
 >>> for price, bid in ((3, "a"), (7, "b"), (7, "c")):
 ...     kept = dearest.add(kept, {"price": price, "bid": bid})
@@ -32,6 +32,8 @@ class TopRows:
     """An aggregate function; its accumulator is the list of the records with a rank, in their order.
 
     Attributes:
+        columns: The columns of a result, without the rank. A record that was kept before one was declared has
+            null in it.
         order: The columns of the order, each with whether larger values come first.
         n: How many records have a rank.
         rank: The column of the rank, from 1, that is added to a record.
@@ -39,23 +41,35 @@ class TopRows:
             the same, as by SQL's ``RANK() <= n``; otherwise as by ``ROW_NUMBER() <= n``.
     """
 
+    columns: tuple[str, ...]
     order: tuple[tuple[str, bool], ...]
     n: int
     rank: str
     ties: bool
+
+    def __str__(self) -> str:
+        order = ", ".join(f"{name}{' desc' * descending}" for name, descending in self.order)
+        return f"top {self.n}{' with ties' * self.ties} in order of {order}"
 
     def create(self) -> list[_Record]:
         return []
 
     def add(self, kept: list[_Record], record: _Record, /) -> list[_Record]:
         """Give a record its place behind those that are equal, and drop those that lose their rank."""
-        n, place = self.n, len(kept)
-        while place and self._is_before(record, kept[place - 1]):
-            place -= 1
-        if place >= n and not (self.ties and self._is_equal(record, kept[n - 1])):
+        n, low, high = self.n, 0, len(kept)
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_before(record, kept[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        if low >= n and not (self.ties and self._is_equal(record, kept[n - 1])):
             return kept
-        found = [*kept[:place], record, *kept[place:]]
-        return found[:n] + [each for each in found[n:] if self.ties and self._is_equal(each, found[n - 1])]
+        kept.insert(low, record)
+        # Those from there on are equal to one another.
+        if len(kept) > n and not (self.ties and self._is_equal(kept[n], kept[n - 1])):
+            del kept[n:]
+        return kept
 
     def merge(self, first: list[_Record], second: list[_Record], /) -> list[_Record]:
         for record in second:
@@ -67,7 +81,8 @@ class TopRows:
         found: list[dict[str, Any]] = []
         for place, record in enumerate(kept):
             is_tie = self.ties and place and self._is_equal(record, kept[place - 1])
-            found.append({**record, self.rank: found[-1][self.rank] if is_tie else place + 1})
+            values = {name: record.get(name) for name in self.columns}
+            found.append({**values, self.rank: found[-1][self.rank] if is_tie else place + 1})
         return found
 
     def _is_before(self, one: _Record, other: _Record) -> bool:

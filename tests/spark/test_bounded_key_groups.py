@@ -95,6 +95,8 @@ WINDOWS: dict[str, Callable[[Callable[..., Any]], Stream]] = {
     "global": lambda w: w(Global(), trigger=Purging(Count(5))).aggregate(total="sum(number)"),
     "continuous": lambda w: w(Tumbling(40), trigger=ContinuousEventTime(10_000)).aggregate(n="count(*)"),
     "evictor": lambda w: w(Tumbling(30), evictor=CountEvictor(2)).aggregate(total="sum(number)"),
+    "ranks": lambda w: w(Tumbling(20)).top_n(2, order="number desc", ties=True),
+    "ranks-of-sessions": lambda w: w(Session(gap=6)).top_n(1, order=["number", "at desc"], rank="place"),
     "end-of-input": lambda w: w(EndOfStream()).process(_first_and_last, schema=_ENDS),
 }
 

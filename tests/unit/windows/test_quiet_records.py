@@ -54,7 +54,7 @@ class Every:
         """Do nothing."""
 
 
-RANKING = TopRows(order=(("x", True), ("v", False)), n=2, rank="rank", ties=True)
+RANKING = TopRows(columns=("v", "x", "ok"), order=(("x", True), ("v", False)), n=2, rank="rank", ties=True)
 FUNCTIONS = {
     "aggregates": WindowAggregate(BuiltIns(AGGREGATES)),
     "process": WindowProcess(Every()),
