@@ -208,15 +208,13 @@ def _detail_tables(progress: FlowProgress) -> list[TextTable]:
         )
         for one in reversed(progress.switches)
     ]
+    busiest = sorted(
+        ((query.name, one) for query in progress.queries for one in query.operators),
+        key=lambda each: (-(each[1].busy_share or 0), -each[1].busy_ms),
+    )
     operators = [
-        (
-            query.name,
-            one.name,
-            _NONE if one.busy_share is None else f"{one.busy_share:.0%}",
-            _show_ms(one.busy_ms),
-        )
-        for query in progress.queries
-        for one in sorted(query.operators, key=lambda one: -one.busy_ms)
+        (query, one.name, _NONE if one.busy_share is None else f"{one.busy_share:.0%}", _show_ms(one.busy_ms))
+        for query, one in busiest
     ]
     results = {pair for query in progress.queries for pair in query.bounded.items()}
     partitions = [

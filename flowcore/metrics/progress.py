@@ -149,7 +149,7 @@ class OperatorProgress(_Stored):
     )
     busy_share: float | None = _if_known(
         "flowcore_operator_busy_share",
-        "the same per second of the last batches: 1 is one worker all the time",
+        "the same per second, over the last batches: 1 is one worker all the time",
     )
 
 

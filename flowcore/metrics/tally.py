@@ -139,7 +139,10 @@ class Rate:
 
 
 class BusyOperators:
-    """How busy operators were between two reads with a committed batch between them.
+    """How busy operators were from one committed batch to a later one.
+
+    The times of a batch arrive when its tasks end, so that only times between two commits say how busy an
+    operator was: over the last `WINDOW_MS`, or from the last batch but one to the last if that took longer.
 
     Args:
         names: The operators; others are not counted.
@@ -147,8 +150,8 @@ class BusyOperators:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
-        self._since: tuple[int, int, Mapping[str, int]] | None = None
-        self._shares: Mapping[str, float] = {}
+        self._commits: deque[tuple[int, int, Mapping[str, int]]] = deque()
+        """When a number of batches was first seen, and the times until then."""
 
     def take(
         self, now_ms: int, batches: int, busy_ns: Mapping[str, int], *, running: bool
@@ -156,18 +159,30 @@ class BusyOperators:
         """Add the current sums.
 
         Args:
-            batches: Committed until now. The times of a batch arrive when its tasks end.
-            running: Whether a batch runs; then the shares of an older batch are still valid.
+            batches: Committed until now.
+            running: Whether a batch runs. If none does for as long as the shares are of, they are 0.
         """
         busy_ms = {name: busy_ns.get(name, 0) // 1_000_000 for name in self._names}
-        if self._since is None or now_ms <= self._since[0]:  # the clock may have been set back
-            self._since = now_ms, batches, busy_ms
-        elif batches > self._since[1] or not running:
-            then_ms, _, before = self._since
-            self._shares = {name: (busy_ms[name] - before[name]) / (now_ms - then_ms) for name in self._names}
-            self._since = now_ms, batches, busy_ms
+        commits = self._commits
+        if commits and now_ms < commits[-1][0]:  # the clock was set back
+            commits.clear()
+        if not commits or batches > commits[-1][1]:
+            commits.append((now_ms, batches, busy_ms))
+            while len(commits) > 2 and commits[1][0] <= now_ms - WINDOW_MS:  # noqa: PLR2004 - two give a share
+                commits.popleft()
+        (first_ms, _, before), (last_ms, _, after) = commits[0], commits[-1]
+        length_ms = last_ms - first_ms
+        is_idle = not running and now_ms - last_ms > max(length_ms, WINDOW_MS)
         return tuple(
-            OperatorProgress(name=name, busy_ms=busy_ms[name], busy_share=self._shares.get(name))
+            OperatorProgress(
+                name=name,
+                busy_ms=busy_ms[name],
+                busy_share=0.0
+                if is_idle
+                else (after[name] - before[name]) / length_ms
+                if length_ms
+                else None,
+            )
             for name in self._names
         )
 

@@ -153,7 +153,7 @@ class SteppedQuery:
             sources={_SOURCE: WatermarkSource(None, ("0",))},
             rows=self.rows,
         )
-        times = BusyTimes().for_tasks(self.spark.sparkContext)
+        times = BusyTimes().for_tasks(self.spark.sparkContext, "query")
         return run_key_groups(frame, packing, Exchange(query=runtime.query, runtimes=(runtime,)), times)
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:

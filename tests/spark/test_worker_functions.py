@@ -227,7 +227,7 @@ def _run_chain(spark: SparkSession, function: Same, place: str | None) -> None:
         has_coordinates=False,
     )
     used = {node: frozenset({"v"}) for node in query.operators}
-    keeping = Keeping(place, BusyTimes().for_tasks(spark.sparkContext)) if place else None
+    keeping = Keeping(place, BusyTimes().for_tasks(spark.sparkContext, "query")) if place else None
     apply_chain(chain, branched, Branch(1, {"v": "v"}), used=used, numbers=count(2), keeping=keeping)
     assert branched.frame.count() == 4
 

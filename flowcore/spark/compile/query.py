@@ -134,7 +134,7 @@ class _Compiler:
             side_channels=side_channels,
             record_ids=self.record_ids,
             numbers=self.numbers,
-            times=context.busy_times.for_tasks(context.spark.sparkContext),
+            times=context.busy_times.for_tasks(context.spark.sparkContext, query.name),
         )
         self.open = OpenBranches(self.numbers, self.columns)
         self.types: dict[str, tuple[str, ...]] = {}

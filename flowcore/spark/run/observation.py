@@ -162,7 +162,7 @@ class RunMeter:
         )
 
     def _read(self, name: str, now_ms: int) -> QueryProgress:
-        transactions, busy_ns = self._transactions.get(name), self._context.busy_times.read()
+        transactions, busy_ns = self._transactions.get(name), self._context.busy_times.read(name)
         return self._queries[name].read(self._topics, now_ms, transactions, busy_ns)
 
     def _poll_topics(self) -> None:

@@ -1,6 +1,7 @@
 """Totals are sums over Spark's reports of batches; rates and lag are current."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -292,32 +293,34 @@ def test_query_that_need_not_read_its_records_counts_the_offsets_that_it_has_pas
     assert tally.rows_per_second(START_MS + 200, busy=False) == 35
 
 
-def test_share_of_an_operator_is_of_the_time_between_two_batches() -> None:
-    """It stays while the next batch runs, and is 0 without one; the times of other operators do not count."""
-    operators = BusyOperators(["slow", "quick"])
-
-    def shares(now_s: int, batches: int, slow_s: float, *, running: bool = True) -> list[float | None]:
-        busy_ns = {"slow": int(slow_s * 1e9), "quick": 0, "of another query": 10**9}
-        found = operators.take(START_MS + now_s * 1_000, batches, busy_ns, running=running)
-        assert [one.name for one in found] == ["slow", "quick"]
-        assert found[0].busy_ms == slow_s * 1_000
-        return [one.busy_share for one in found]
-
-    assert shares(0, 1, 2) == [None, None]
-    assert shares(5, 1, 2) == [None, None]
-    assert shares(10, 2, 7) == [0.5, 0]
-    assert shares(15, 2, 8) == [0.5, 0]
-    assert shares(20, 2, 8, running=False) == [0.1, 0]
-    assert shares(25, 2, 8, running=False) == [0, 0]
+def _shares(reads: Iterable[tuple[float, int, float, bool]]) -> list[float | None]:
+    """The share of an operator at reads: seconds, batches, seconds that it was busy, whether a batch runs."""
+    operators, found = BusyOperators(["slow"]), []
+    for now_s, batches, busy_s, running in reads:
+        busy_ns = {"slow": int(busy_s * 1e9), "of another query": 10**9}
+        (one,) = operators.take(START_MS + int(now_s * 1_000), batches, busy_ns, running=running)
+        assert (one.name, one.busy_ms) == ("slow", busy_s * 1_000)
+        found.append(one.busy_share)
+    return found
 
 
-def test_share_of_an_operator_survives_a_clock_that_is_set_back() -> None:
-    """The next share is of the time since then."""
-    operators = BusyOperators(["slow"])
+@pytest.mark.parametrize("every_s", [0.5, 1, 2, 5, 10])
+def test_share_of_an_operator_does_not_depend_on_how_often_it_is_read(every_s: float) -> None:
+    """A batch every ten seconds that takes three, in which a worker is busy, is 0.3."""
+    times = [every_s * number for number in range(int(60 / every_s))]
 
-    found = [
-        operators.take(START_MS + ms, batches, {"slow": busy * 10**6}, running=True)[0].busy_share
-        for ms, batches, busy in ((10_000, 1, 0), (0, 2, 5_000), (1_000, 3, 5_500))
-    ]
+    shares = _shares((now, int(now // 10), 3.0 * (now // 10), now % 10 < 3) for now in times)
 
-    assert found == [None, None, 0.5]
+    assert shares[0] is None
+    assert {round(share, 2) for share in shares if share is not None} == {0.3}
+
+
+def test_share_of_an_operator_is_of_its_last_batches() -> None:
+    """It stays while a long batch runs, and is 0 after a time without one as long as it was of."""
+    assert _shares([(0, 1, 2, True), (5, 1, 2, True), (20, 2, 12, True), (100, 2, 12, True)]) == [
+        None, None, 0.5, 0.5,
+    ]  # fmt: skip
+    assert _shares([(0, 1, 2, True), (20, 2, 12, False), (39, 2, 12, False), (41, 2, 12, False)]) == [
+        None, 0.5, 0.5, 0,
+    ]  # fmt: skip
+    assert _shares([(10, 1, 0, True), (0, 2, 5, True), (1, 3, 5.5, True)]) == [None, None, 0.5]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from pyspark.accumulators import Accumulator
 
-from flowcore.spark.busy_times import TaskTimes, _Sums
+from flowcore.spark.busy_times import BusyTimes
 
 _IDS = itertools.count()
 
@@ -33,8 +33,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     return found
 
 
-def _times() -> TaskTimes:
-    return TaskTimes(Accumulator(10_000 + next(_IDS), Counter(), _Sums()))
+class _Spark:
+    """Makes accumulators as a Spark context does."""
+
+    def accumulator(self, value: Any, param: Any) -> Any:
+        return Accumulator(10_000 + next(_IDS), value, param)
+
+
+_SPARK: Any = _Spark()
 
 
 def test_waiting_does_not_count(clock: _Clock) -> None:
@@ -52,26 +58,21 @@ def test_waiting_does_not_count(clock: _Clock) -> None:
             clock.now_ns += 3
             yield number
 
-    times, found = _times(), []
-    for number in times.run("double", double, read()):
+    times, found = BusyTimes(), []
+    for number in times.for_tasks(_SPARK, "query").run("double", double, read()):
         clock.now_ns += 100_000
         found.append(number)
 
     assert found == [0, 0, 1, 1, 2, 2]
-    assert times.accumulator.value == {"double": 30}
+    assert times.read("query") == {"double": 30}
 
 
-def test_time_until_a_failure_counts(clock: _Clock) -> None:
-    """The time of another operator stays as it is."""
+def test_queries_that_run_one_operator_are_told_apart() -> None:
+    """As a function whose results go to a topic and to files."""
+    times = BusyTimes()
+    assert times.read("topic") == {}
+    for query, busy_ns in (("topic", 2), ("files", 3), ("topic", 5)):
+        times.for_tasks(_SPARK, query).add("clean", busy_ns)
 
-    def fail(_numbers: Iterable[int]) -> Iterator[int]:
-        clock.now_ns += 5
-        raise StopAsyncIteration
-        yield 0
-
-    times = _times()
-    times.add("other", 2)
-    with pytest.raises(StopAsyncIteration):
-        list(times.run("fails", fail, []))
-
-    assert times.accumulator.value == {"other": 2, "fails": 5}
+    assert times.read("topic") == {"clean": 7}
+    assert times.read("files") == {"clean": 3}
