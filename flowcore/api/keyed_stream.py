@@ -69,7 +69,7 @@ class KeyedStream(StreamCore):
             time: ``"event"``: the records' timestamps and watermarks. ``"processing"``: processing time.
             timestamp: Bounded input only: column or expression of a row's time, BIGINT milliseconds or
                 TIMESTAMP.
-            uses: The columns that its Python functions read; default: all.
+            uses: The columns that its Python functions read, or that `top_n` ranks; default: all.
             ttl: `Global` only: how long after its last record, in processing time, a key is kept. Its next
                 record begins a new window. Default: for ever.
             flush: As for `aggregate`, with the latest result of each key and window.

@@ -14,6 +14,7 @@ from flowcore.api.kafka_topic import KafkaTopic
 from flowcore.api.operators import Operator, Read, WithEventTime, find_timed
 from flowcore.api.updating_rows import find_origin, find_replacing
 from flowcore.api.window_assigners import GapColumn
+from flowcore.api.window_operator import Window
 from flowcore.durations import MILLISECOND, show_given
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
@@ -40,11 +41,14 @@ __all__ = [
     "require_aggregate_function",
     "require_first",
     "require_keyed_process",
+    "require_one_firing",
     "require_order_in_time",
+    "require_rank_name",
     "require_rankable",
     "require_reducible",
     "require_timestamp",
     "require_unbounded_for_ttl",
+    "require_used",
     "require_windows",
 ]
 
@@ -236,7 +240,7 @@ def rank_order(
     """Check an order, and parse it to columns, each with whether larger values come first."""
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         refuse(f"operator {name!r}: n={n!r} is not a number of ranks; pass for instance top_n(3, ...)")
-    texts = (order,) if isinstance(order, str) else tuple(order)
+    texts = (order,) if isinstance(order, str) else tuple(order or ())
     if not texts:
         refuse(f"operator {name!r}: order={order!r} orders nothing; pass for instance order='price desc'")
     found = []
@@ -250,12 +254,48 @@ def rank_order(
     return tuple(found)
 
 
-def require_used(column: str, uses: Sequence[str], name: str) -> None:
-    """Check that windows have a column by which they rank."""
-    if column not in uses:
+def require_used(column: str, windows: Window, name: str) -> None:
+    """Check that the records of windows have a column by which they are ranked."""
+    if column in windows.by:
         refuse(
-            f"operator {name!r}: order by {column!r}, which is not in uses={list(uses)}: the records of a "
-            "window would not have it; add it to uses"
+            f"operator {name!r}: order by {column!r}, which is in by=: all records of a window are equal in "
+            "it, and it would order nothing; leave it out of the order"
+        )
+    if column not in windows.uses:
+        refuse(
+            f"operator {name!r}: order by {column!r}, which is not in uses={list(windows.uses)}: the records "
+            "of a window would not have it; add it to uses"
+        )
+
+
+def require_rank_name(rank: object, others: Sequence[str], name: str) -> None:
+    """Check the name of the column of ranks."""
+    if not isinstance(rank, str) or not rank:
+        refuse(
+            f"operator {name!r}: rank={rank!r} is not the name of a column; pass for instance rank='place'"
+        )
+    if rank.lower() in map(str.lower, others):
+        refuse(
+            f"operator {name!r}: rank={rank!r} is also another column of its output: downstream operators "
+            "could not say which one they mean; pass another name, for instance rank='place'"
+        )
+
+
+def require_one_firing(config: WindowConfig, name: str) -> None:
+    """Check that windows emit once: ranks of an earlier firing would be counted again downstream."""
+    given = {
+        "trigger": config.trigger,
+        "evictor": config.evictor,
+        "allowed_lateness": config.allowed_lateness_ms or None,
+    }
+    found = [each for each, value in given.items() if value is not None]
+    if not (config.assigner.bounded or isinstance(config.assigner, EndOfStreamWindows)):
+        found.append("windows without end")
+    if found:
+        refuse(
+            f"operator {name!r}: top_n with {' and '.join(found)}: a window may emit several times then, and "
+            "a record that keeps its rank would be counted again downstream; use windows that end, without "
+            "these, or process(...) with a function that ranks"
         )
 
 

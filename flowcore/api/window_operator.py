@@ -144,7 +144,15 @@ class Window(StatefulOperator):
         return ", ".join([what, *_describe_declared(self.config)])
 
     def state_values(self) -> str:
-        return f"{_describe_windows(self)}, {_describe_function(self)}"
+        what = _describe_function(self) if self.ranking is None else str(self.ranking)
+        return f"{_describe_windows(self)}, {what}"
+
+    def stored_columns(self, used: Collection[str]) -> tuple[str, ...] | None:
+        """Those of the records of a ranking, without the key."""
+        if self.ranking is None:
+            return None
+        kept = {*used, *(name.lower() for name, _ in self.ranking.order)}
+        return tuple(name for name in self.uses if name.lower() in kept and name not in self.by)
 
     def trigger_kind(self) -> str:
         return kind_of(self.config.effective_trigger)
@@ -166,7 +174,14 @@ class Window(StatefulOperator):
         computed = {column for _, expression in self.computed for column in expression.columns}
         return {
             **trace_each(inputs, self.by),
-            **trace_to_all(inputs, self.values, {*computed, *self.uses}),
+            **(
+                trace_to_all(inputs, self.values, {*computed, *self.uses})
+                if self.ranking is None
+                else {
+                    **trace_each(inputs, self.values[:-1]),
+                    **trace_to_all(inputs, [self.ranking.rank], {name for name, _ in self.ranking.order}),
+                }
+            ),
             **{name: trace(inputs, times) for name in WINDOW_COLUMNS if name in self.columns},
         }
 
@@ -194,7 +209,7 @@ class Window(StatefulOperator):
         if not isinstance(config.assigner, (TumblingWindows, SlidingWindows, EndOfStreamWindows)):
             yield Obstacle("its windows are not of a fixed length")
         if self.ranking is not None:
-            yield Obstacle("it ranks the records of a window")
+            yield Obstacle("it ranks the records of a window", "use aggregates that are built in")
         elif not self.built_in or config.function.then is not None:
             yield Obstacle("it has a Python function", "use aggregates that are built in")
         if config.trigger is not None:
@@ -233,7 +248,7 @@ class Window(StatefulOperator):
         return Decision("unbounded", (why,), ("declare ttl=, or use windows that end",))
 
     def _unbounded_key_state(self) -> Decision | None:
-        if not self.by or self.config.function.then is None:
+        if not self.by or self.config.function.then is None or self.ranking is not None:
             return None
         why = "what its function keeps of a key stays when the windows of the key end"
         change = "remove it in the function's clear"
@@ -262,6 +277,8 @@ class Window(StatefulOperator):
         return self.by if self.updating else (*self.by, *WINDOW_COLUMNS[:2])
 
     def flush_obstacle(self) -> Obstacle | None:
+        if self.ranking is not None:
+            return Obstacle("a window emits its ranks once", "leave flush out")
         if self.key is None and not self.attributes().output_idempotent:
             return Obstacle(
                 "an emission of its windows does not replace the earlier ones (output_idempotent)",

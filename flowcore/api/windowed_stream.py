@@ -48,7 +48,7 @@ class WindowedStream(Generic[_StreamT]):
                 raise AttributeError(msg)
             msg = (
                 f"operator {self.name!r}: {name} directly after window(...): its windows compute nothing; "
-                "call aggregate(n='count(*)'), reduce, aggregate_with or process on them first"
+                "call aggregate(n='count(*)'), reduce, aggregate_with, top_n or process on them first"
             )
             raise checks.MissingMethodError(msg)
 
@@ -155,29 +155,34 @@ class WindowedStream(Generic[_StreamT]):
         rank: str = "rank",
         name: str | None = None,
     ) -> _StreamT:
-        """Emit the first ``n`` records of each window in an order, with their rank from 1.
+        """Emit the first ``n`` records of each window in an order, once, with their rank from 1.
 
-        No other record is kept, and no Python runs per record. It is Flink SQL's Window Top-N.
+        No other record is kept, and no function of yours is called. It is Flink SQL's Window Top-N.
 
         Args:
             order: Columns such as ``"price desc"``; without ``desc`` small values come first. Nulls are the
-                smallest values, as in Spark. Equal records are in order of arrival.
+                smallest values, as in Spark. Equal records are in order of arrival, those of merged sessions
+                one session after the other.
             ties: Emit all records that are equal to the last one in the order, too. Equal ones have one rank
                 then, as by SQL's ``RANK``.
             rank: The name of the column of the rank, which is added after those of the records.
             name: As for `aggregate`.
 
         Raises:
-            PlanError: A column is unknown or there is one named ``rank``, the order names none, or ``n`` is
-                not positive.
+            PlanError: A column is unknown or not in ``uses``, there is one named ``rank``, the order names
+                none, ``n`` is not positive, or the windows may emit several times.
         """
         if name is not None:
             return self._named(name).top_n(n, order=order, ties=ties, rank=rank)
+        window_checks.require_one_firing(self.template.config, self.name)
+        if not isinstance(ties, bool):
+            checks.refuse(f"operator {self.name!r}: ties={ties!r} is no choice; pass True or False")
         parsed = window_checks.rank_order(self.stream.operator, self.name, n, order)
         for column, _ in parsed:
-            window_checks.require_used(column, self.template.uses, self.name)
+            window_checks.require_used(column, self.template, self.name)
         kept = tuple(column for column in self.template.uses if column not in self.template.by)
-        ranking = TopRows(columns=kept, order=parsed, n=n, rank=rank, ties=ties)
+        window_checks.require_rank_name(rank, (*self.template.by, *kept, *WINDOW_COLUMNS), self.name)
+        ranking = TopRows(order=parsed, n=n, rank=rank, ties=ties)
         return self._append(WindowAggregate(ranking, EachRow()), None, values=(*kept, rank))
 
     def process(self, function: Then, *, schema: Schema | str, name: str | None = None) -> _StreamT:

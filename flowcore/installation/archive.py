@@ -34,8 +34,8 @@ _DIRECTIVES = Path(__file__).with_name("compiler_directives.json")
 """Java's second compiler leaves these methods to the first: it spent a third of its time on code that only
 starts a query. Methods that call them may still inline them."""
 _WITH_DIRECTIVES = "-XX:+UnlockDiagnosticVMOptions", "-XX:-DisplayVMOutput"
-"""Java would print how many directives it has read, into what a command prints. Nor does it print stacks at a
-SIGQUIT then: use ``jcmd PID Thread.print``."""
+"""Else Java prints how many directives it has read, into what a command prints. Without this output it prints
+no stacks at a SIGQUIT either: use ``jcmd PID Thread.print``."""
 _METASPACE = "-XX:MetaspaceSize=512m"
 """A start has 200 MB of classes, and Java collects garbage at 21 MB and each time that doubles."""
 _KEEP = 3

@@ -24,10 +24,12 @@ from flowcore.keyed.timers import TimerQueue
 from flowcore.keyed.user_code import build_columns, number_repeats, to_function_error, wrap_errors
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import decode_windows, encode_windows, window_state_layout
+from flowcore.windows.functions import WindowAggregate
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
 from flowcore.windows.panes import OpenPane
 from flowcore.windows.quiet_records import QuietRecords
 from flowcore.windows.state import WindowTimer
+from flowcore.windows.top_rows import TopRows
 from flowcore.windows.window import TimeWindow, saturated
 
 __all__ = ["RecordWindows"]
@@ -74,7 +76,13 @@ class RecordWindows(KeyGroupOperator):
 
     @property
     def layout(self) -> str:
-        return f"records by {', '.join(self.keys)}: {window_state_layout(self.config)}"
+        layout = f"records by {', '.join(self.keys)}: {window_state_layout(self.config)}"
+        match self.config.function:
+            case WindowAggregate(function=TopRows()):  # they must be comparable with new ones, and whole
+                kept = ", ".join(f"{name} {self.rows.field(name).type}" for name in self.values)
+                return f"{layout} of {kept}"
+            case _:
+                return layout
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:

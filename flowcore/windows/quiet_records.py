@@ -7,13 +7,12 @@ the window fires.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed.columns import take_rows
@@ -30,10 +29,10 @@ from flowcore.windows.top_rows import TopRows
 from flowcore.windows.triggers import EventTimeTrigger
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["QuietRecords", "rank_rows"]
+__all__ = ["QuietRecords", "find_ranked"]
 
 _FEW = 64
-"""Of so few rows Python finds the first ones sooner than Arrow."""
+"""Of so few rows of a window, Python finds those with a rank sooner than Arrow."""
 _LONGEST_MS = 1 << 60
 """Of longer windows, the times do not fit 64 bits."""
 
@@ -106,7 +105,7 @@ class QuietRecords:
             case BuiltIns() as aggregates:
                 add = _folding(aggregates, sorted_rows)
             case TopRows() as ranking:
-                add = _ranking(ranking, sorted_rows.select(list(self.values)))
+                add = _ranking(ranking, sorted_rows.select(list(self.values)), len(ends))
             case None:
                 add = self._adding(sorted_rows)
         parts = [to_key_values(each) for each in take_rows(by, codes.first)]
@@ -147,37 +146,47 @@ def _folding(aggregates: BuiltIns, rows: pa.RecordBatch) -> Callable[[Content, i
     return add
 
 
-def _ranking(ranking: TopRows, rows: pa.RecordBatch) -> Callable[[Content, int, int], None]:
-    """Adds the rows from one to another one to the ranked records of a content."""
+def _ranking(ranking: TopRows, rows: pa.RecordBatch, windows: int) -> Callable[[Content, int, int], None]:
+    """Adds the rows from one to another one to the ranked records of a content.
+
+    Of many rows of a window, Arrow finds those that have a rank among them, and only these become records.
+    """
+    records = [*to_python_records(rows)] if rows.num_rows <= _FEW * windows else None
 
     def add(content: Content, begin: int, end: int) -> None:
         kept = content[0].value if content else ranking.create()
-        content[:] = [StoredRecord(None, rank_rows(ranking, kept, rows.slice(begin, end - begin)))]
+        if records is not None:
+            found: Iterable[Mapping[str, Any]] = records[begin:end]
+        else:
+            found = find_ranked(ranking, rows.slice(begin, end - begin))
+        content[:] = [StoredRecord(None, ranking.merge(kept, found))]
 
     return add
 
 
-def rank_rows(
-    ranking: TopRows, kept: list[Mapping[str, Any]], rows: pa.RecordBatch
-) -> list[Mapping[str, Any]]:
-    """Add rows to ranked records, in order of arrival."""
-    if rows.num_rows > _FEW:
-        rows = rows.take(_find_first(ranking, rows))
-    for record in to_python_records(rows):
-        kept = ranking.add(kept, record)
-    return kept
+def find_ranked(ranking: TopRows, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows that have a rank among these, in order of arrival."""
+    return to_python_records(rows.take(_find_first(ranking, rows)) if rows.num_rows > ranking.n else rows)
 
 
 def _find_first(ranking: TopRows, rows: pa.RecordBatch) -> pa.Array[Any]:
-    """The positions of the rows that have a rank among these, in order of arrival."""
+    """Their positions."""
     columns = [rows.column(name) for name, _ in ranking.order]
     descending = [descending for _, descending in ranking.order]
     places = sort_rows(list(zip(columns, descending, strict=True)))
     count = ranking.n
     if ranking.ties and count < len(places):
-        # A zero with a sign is another key, and is equal to zero.
-        equal = [pc.add(each, 0.0) if pa.types.is_floating(each.type) else each for each in columns]
-        codes = factorize_keys(equal, rows.num_rows).codes[places]
+        codes = factorize_keys([*map(_with_one_form, columns)], rows.num_rows).codes[places]
         (others,) = np.nonzero(codes[count:] != codes[count - 1])
         count = count + int(others[0]) if len(others) else len(places)
     return pa.array(np.sort(places[:count]))
+
+
+def _with_one_form(values: pa.Array[Any]) -> pa.Array[Any]:
+    """Values, equal ones as equal keys: zero has a sign, and not-a-number has several forms."""
+    if not pa.types.is_floating(values.type):
+        return values
+    numbers = values.to_numpy(zero_copy_only=False)  # null becomes not-a-number
+    is_null = values.is_null().to_numpy(zero_copy_only=False)
+    found: pa.Array[Any] = pa.array(np.where(np.isnan(numbers), np.nan, numbers + 0.0), mask=is_null)
+    return found

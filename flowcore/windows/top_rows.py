@@ -1,11 +1,12 @@
 """The first records of a window in an order, as an aggregate function.
 
 A window keeps the records that have a rank, and no others. Values are compared as Spark compares them: null
-is the smallest value, not-a-number the largest. Records that are equal in the order are in order of arrival.
+is the smallest value, not-a-number the largest. Records that are equal in the order are in the order in which
+the window has them: that of arrival, and those of merged sessions one session after the other.
 
 Source: Flink SQL's Window Top-N.
 
->>> dearest = TopRows(columns=("bid",), order=(("price", True),), n=1, rank="rank", ties=True)
+>>> dearest = TopRows(order=(("price", True),), n=1, rank="rank", ties=True)
 >>> kept = dearest.create()
 >>> for price, bid in ((3, "a"), (7, "b"), (7, "c")):
 ...     kept = dearest.add(kept, {"price": price, "bid": bid})
@@ -32,8 +33,6 @@ class TopRows:
     """An aggregate function; its accumulator is the list of the records with a rank, in their order.
 
     Attributes:
-        columns: The columns of a result, without the rank. A record that was kept before one was declared has
-            null in it.
         order: The columns of the order, each with whether larger values come first.
         n: How many records have a rank.
         rank: The column of the rank, from 1, that is added to a record.
@@ -41,15 +40,14 @@ class TopRows:
             the same, as by SQL's ``RANK() <= n``; otherwise as by ``ROW_NUMBER() <= n``.
     """
 
-    columns: tuple[str, ...]
     order: tuple[tuple[str, bool], ...]
     n: int
     rank: str
     ties: bool
 
     def __str__(self) -> str:
-        order = ", ".join(f"{name}{' desc' * descending}" for name, descending in self.order)
-        return f"top {self.n}{' with ties' * self.ties} in order of {order}"
+        order = ", ".join(f"{name}{' desc' if descending else ''}" for name, descending in self.order)
+        return f"top {self.n}{' with ties' if self.ties else ''} in order of {order}"
 
     def create(self) -> list[_Record]:
         return []
@@ -71,7 +69,7 @@ class TopRows:
             del kept[n:]
         return kept
 
-    def merge(self, first: list[_Record], second: list[_Record], /) -> list[_Record]:
+    def merge(self, first: list[_Record], second: Iterable[_Record], /) -> list[_Record]:
         for record in second:
             first = self.add(first, record)
         return first
@@ -81,8 +79,7 @@ class TopRows:
         found: list[dict[str, Any]] = []
         for place, record in enumerate(kept):
             is_tie = self.ties and place and self._is_equal(record, kept[place - 1])
-            values = {name: record.get(name) for name in self.columns}
-            found.append({**values, self.rank: found[-1][self.rank] if is_tie else place + 1})
+            found.append({**record, self.rank: found[-1][self.rank] if is_tie else place + 1})
         return found
 
     def _is_before(self, one: _Record, other: _Record) -> bool:

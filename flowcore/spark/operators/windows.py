@@ -30,13 +30,16 @@ def prepare_window(
     """Windows over a branch's records; late records leave if they are read."""
     (branch,) = branches
     computed = {name: branch.expression(expression) for name, expression in node.computed}
+    stored = node.stored_columns(context.query.used_columns[node])
+    uses = node.uses if stored is None else stored
+    unused = {*node.uses} - {*uses}
     if computed:
         branch = branched.compute(branch, computed, [*branch.columns, *computed])
     sides = context.side_outputs.get(LATE_OUTPUT, ())
     read = {column.lower() for each in sides for column in context.query.used_columns[each]}
     late = {name: now for name, now in branch.columns.items() if name.lower() in read}
     physical = branch.physical_names
-    columns = {name: physical[name.lower()] for name in (*node.by, *node.uses, *computed)} | late
+    columns = {name: physical[name.lower()] for name in (*node.by, *uses, *computed)} | late
     schema = arrow_schema({name: branched.frame.schema[now].dataType for name, now in columns.items()})
     types = {field.name: field.type for field in schema}
     late_names = (RECORD_TIMESTAMP, *late, *context.coordinates) if sides else ()
@@ -50,7 +53,7 @@ def prepare_window(
         RESULTS: StepOutput(
             nodes=[node],
             number=next(context.numbers),
-            columns={name: name for name in node.columns},
+            columns={name: name for name in node.columns if name in node.by or name not in unused},
             computed=window_texts,
             record_id=record_id,
         )
@@ -66,22 +69,31 @@ def prepare_window(
         keys=node.by,
         branch=branch,
         columns=columns,
-        make=lambda records, dead_letters: make_window_operator(node, records, late_names, dead_letters),
+        make=lambda records, dead_letters: make_window_operator(
+            node, records, late_names, dead_letters, uses=uses
+        ),
         outputs=outputs,
         with_coordinates=bool(sides),
-        shown=None if _is_columnar(node, types) else (*node.by, *_values(node)),
+        compared=[name for name, _ in node.ranking.order] if node.ranking is not None else (),
+        shown=None if _is_columnar(node, types) else (*node.by, *_values(node, uses)),
         result_key=node.by if node.updating else (*node.by, START, END),
     )
 
 
 def make_window_operator(
-    node: Window, records: pa.Schema, late: tuple[str, ...], dead_letters: DeadLetters | None = None
+    node: Window,
+    records: pa.Schema,
+    late: tuple[str, ...],
+    dead_letters: DeadLetters | None = None,
+    *,
+    uses: Sequence[str] | None = None,
 ) -> KeyGroupOperator:
     """The operator of windows: columnar if that gives the same results, otherwise record by record.
 
     Args:
         records: The columns of records, including `RECORD_TIMESTAMP`.
         dead_letters: Which failures of its functions become dead letters.
+        uses: The columns that a record has of `Window.uses`, if not all.
     """
     types = {field.name: field.type for field in records}
     if _is_columnar(node, types):
@@ -95,7 +107,7 @@ def make_window_operator(
         results = pa.schema([(name, result_type(each, types)) for name, each in node.built_in])
     elif (ranking := node.ranking) is not None:
         require_sortable(node.name, {name: types[name] for name, _ in ranking.order})
-        kept = [(name, known[name.lower()]) for name in node.values[:-1]]
+        kept = [(name, known[name.lower()]) for name in node.values[:-1] if uses is None or name in uses]
         results = pa.schema([*kept, (ranking.rank, pa.int32())])
     else:
         results = pa.schema([(name, known[name.lower()]) for name in node.values])
@@ -104,7 +116,7 @@ def make_window_operator(
         config=node.config,
         keys=node.by,
         key_of=node.key_of,
-        values=tuple(_values(node)),
+        values=tuple(_values(node, node.uses if uses is None else uses)),
         timestamp=RECORD_TIMESTAMP,
         rows=records,
         results=results,
@@ -124,6 +136,6 @@ def _is_columnar(node: Window, types: Mapping[str, pa.DataType]) -> bool:
     return ColumnarWindows.refusal(node.config, types, latest_only=node.updating) is None
 
 
-def _values(node: Window) -> list[str]:
+def _values(node: Window, uses: Sequence[str]) -> list[str]:
     """The columns of a record that functions receive."""
-    return list(dict.fromkeys([*node.uses, *(name for name, _ in node.computed)]))
+    return list(dict.fromkeys([*uses, *(name for name, _ in node.computed)]))

@@ -1,11 +1,13 @@
 """Functions of windows: aggregates that are parsed from text, and checks of Python functions."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from flowcore import (
+    Global,
     Session,
     Tumbling,
 )
@@ -226,6 +228,9 @@ def test_ranked_windows_have_the_columns_of_their_records() -> None:
     assert not node.functions
     assert not node.calls_user_functions
     assert "top 2 with ties in order of price desc, at as rank by category" in node.describe()
+    assert node.state_values() == "tumbling windows of 10 s, top 2 with ties in order of price desc, at"
+    assert node.unbounded_state() is None
+    assert node.stored_columns({"category", "tags", "rank"}) == ("price", "tags", "at")
 
 
 @pytest.mark.parametrize(
@@ -234,12 +239,36 @@ def test_ranked_windows_have_the_columns_of_their_records() -> None:
         ({"order": "cost"}, "order='cost'"),
         ({"order": ()}, "orders nothing"),
         ({"n": 0}, "n=0 is not a number of ranks"),
-        ({"rank": "price"}, "price"),
-        ({"order": "gap_ms"}, "not in uses=.*'category', 'price'.*add it to uses"),
+        ({"order": None}, "orders nothing"),
+        ({"rank": "Price"}, "rank='Price' is also another column.*rank='place'"),
+        ({"rank": "window_end"}, "rank='window_end' is also another column"),
+        ({"rank": None}, "rank=None is not the name of a column"),
+        ({"ties": "no"}, "ties='no' is no choice"),
+        ({"order": "gap_ms"}, "not in uses=.*'price', 'tags'.*add it to uses"),
+        ({"order": "category"}, "which is in by=.*leave it out"),
     ],
 )
 def test_wrong_rankings_are_refused(given: dict[str, Any], message: str) -> None:
-    windows = bids_of().window(Tumbling(10), uses=["category", "price"])
+    windows = bids_of().window(Tumbling(10), by="category", uses=["tags", "price"])
 
     with pytest.raises(PlanError, match=message):
         windows.top_n(**{"n": 1, "order": "price", **given})
+
+
+@pytest.mark.parametrize(
+    ("windows", "more", "message"),
+    [
+        (Tumbling(10), {"trigger": Count(3)}, "with trigger: "),
+        (Tumbling(10), {"evictor": CountEvictor(3), "allowed_lateness": 4}, "evictor and allowed_lateness"),
+        (Global(), {"trigger": Purging(Count(3))}, "trigger and windows without end"),
+    ],
+)
+def test_ranked_windows_emit_once(windows: Any, more: dict[str, Any], message: str) -> None:
+    """Else a record that keeps its rank would be counted again downstream."""
+    with pytest.raises(PlanError, match=message):
+        bids_of().window(windows, **more).top_n(1, order="price")
+
+
+def test_ranked_windows_take_no_flush_interval() -> None:
+    with pytest.raises(PlanError, match="a window emits its ranks once"):
+        bids_of().window(Tumbling(10), flush=timedelta(seconds=5)).top_n(1, order="price")

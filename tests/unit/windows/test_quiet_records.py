@@ -54,7 +54,7 @@ class Every:
         """Do nothing."""
 
 
-RANKING = TopRows(columns=("v", "x", "ok"), order=(("x", True), ("v", False)), n=2, rank="rank", ties=True)
+RANKING = TopRows(order=(("x", True), ("v", False)), n=2, rank="rank", ties=True)
 FUNCTIONS = {
     "aggregates": WindowAggregate(BuiltIns(AGGREGATES)),
     "process": WindowProcess(Every()),
@@ -86,17 +86,20 @@ ENDS_OF_TIME: list[Step] = [
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@example(TumblingWindows(5, 2), 0, ENDS_OF_TIME)
+@example(TumblingWindows(5, 2), 0, ENDS_OF_TIME, 0)
 @settings(max_examples=300, deadline=None)
-@given(st.builds(TumblingWindows, st.integers(1, 6), st.integers(-9, 9)), st.sampled_from([0, 0, 4]), steps)
+@given(
+    st.builds(TumblingWindows, st.integers(1, 6), st.integers(-9, 9)), st.sampled_from([0, 0, 4]), steps,
+    st.sampled_from([0, 64]),
+)  # fmt: skip
 def test_results_are_those_of_single_records(
-    function: str, assigner: TumblingWindows, lateness_ms: int, taken: list[Step]
+    function: str, assigner: TumblingWindows, lateness_ms: int, taken: list[Step], few: int
 ) -> None:
     """Also late ones, firings for them, and after a restore."""
     config = _config(assigner, function, allowed_lateness_ms=lateness_ms, late="side-output")
     together, single = Restarted(_operator(config, function)), Restarted(_operator(config, function))
     with pytest.MonkeyPatch.context() as patched, pytest.MonkeyPatch.context() as by_arrow:
-        by_arrow.setattr(quiet_records, "_FEW", 1)
+        by_arrow.setattr(quiet_records, "_FEW", few)
         for action, argument in taken:
             patched.setattr(QuietRecords, "of", lambda *_: None)
             single.group._quiet = None  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowcore import Flow, Parquet
+from flowcore import EndOfStream, Flow, Parquet
 from flowcore.api.flow import Stream
 from flowcore.planner.rules.columns import trace_columns
 from pipelines.auctions.flow import catalog
@@ -37,6 +37,18 @@ def test_lineage_of_the_reference_flow() -> None:
 def test_lineage_of_passed_columns(sales: Stream) -> None:
     """Columns that are not dropped keep their origin."""
     assert _lineage(sales.drop("item")) == {"price": "sales.price", "shop": "sales.shop"}
+
+
+def test_lineage_of_ranked_records(sales: Stream) -> None:
+    """Each column is its own; a rank is made of the columns of the order."""
+    windows = sales.window(EndOfStream(), by="shop")
+
+    assert _lineage(windows.top_n(1, order="price desc").select("shop", "item", "price", "rank")) == {
+        "shop": "sales.shop",
+        "item": "sales.Item",
+        "price": "sales.price",
+        "rank": "sales.price",
+    }
 
 
 def test_lineage_of_expressions(sales: Stream) -> None:
