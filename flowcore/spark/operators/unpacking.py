@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from flowcore.elements import RecordAttributes
@@ -80,18 +81,18 @@ class Unpacking:
     ) -> pa.RecordBatch:
         """The rows of one output, with the columns of all outputs."""
         count = rows.num_rows
-        added: dict[str, Any] = {name: [value] * count for name, value in outlet.constants.items()}
-        added |= {self.backlog: [backlog] * count} if self.backlog else {}
-        if outlet.placed:
-            added[self.key_group] = [key_group] * count
-            added[self.position] = [*range(position, position + count)]
+        constants: dict[str, int] = {**outlet.constants}
+        constants |= {self.backlog: backlog} if self.backlog else {}
+        constants |= {self.key_group: key_group} if outlet.placed else {}
 
         def column(field: pa.Field[Any]) -> pa.Array[Any]:
             array: pa.Array[Any]
             if field.name in outlet.columns:
                 array = rows.column(outlet.columns[field.name]).cast(field.type)
-            elif field.name in added:
-                array = pa.array(added[field.name], field.type)
+            elif field.name in constants:
+                array = pa.repeat(pa.scalar(constants[field.name], field.type), count)
+            elif outlet.placed and field.name == self.position:
+                array = pa.array(np.arange(position, position + count), field.type)
             else:
                 array = pa.nulls(count, field.type)
             return array
