@@ -62,7 +62,7 @@ def check_launch(run_config: Mapping[str, Any]) -> None:
         f"the run configuration sets {', '.join(map(repr, refused))}, which only the deployment may set: "
         "a launcher could load code into Spark, send Kafka's password to another broker, read it from the "
         "environment, or read and write other files; nothing was started. Remove this from the launch: it "
-        "sets 'ops' only (mode, run_seconds, beat_seconds, refresh). To change it for all runs, set it "
+        "sets 'ops' only (mode, run_seconds, heartbeat_seconds, refresh). To change it for all runs, set it "
         "where the code location calls definitions(...), "
         "in the file that FLOWCORE_SETTINGS names, or in FLOWCORE_*"
     )

@@ -51,7 +51,7 @@ class LiveConfig(dg.Config):
     run_seconds: float | None = Field(
         default=None, description="End after this many seconds. Default: run until it is terminated."
     )
-    beat_seconds: float = Field(
+    heartbeat_seconds: float = Field(
         default=10.0,
         ge=1.0,
         le=60.0,
@@ -95,7 +95,7 @@ def build_live_asset(
             require_state(context, run_plan, settings)
             spark_context = spark.context(run_plan, settings)
             with LiveRun(run_plan, spark_context) as run:
-                heartbeat = Heartbeat(context, run, objectives, config.beat_seconds)
+                heartbeat = Heartbeat(context, run, objectives, config.heartbeat_seconds)
                 watch(context, run, heartbeat, interrupted, config.run_seconds)
                 if interrupted.is_set():
                     with survive_storage():

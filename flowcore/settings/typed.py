@@ -36,6 +36,10 @@ CheckMode = Literal["off", "sample", "full"]
 ResultVisibility = Literal["whole", "pipelined"]
 
 
+_FORMER = {"execution.hand-over": "execution.result-visibility"}
+"""Keys that were renamed, which nobody may set without a word."""
+
+
 def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str) -> Any:
     return field(default=default, metadata={"key": key, "read": read, "doc": doc})
 
@@ -175,7 +179,7 @@ class Settings:
         "most bounded stages that run side by side; 1 for one after another, as declared",
     )  # fmt: skip
     result_visibility: ResultVisibility = _setting(
-        "execution.hand-over", "whole", read_word("whole", "pipelined"),
+        "execution.result-visibility", "whole", read_word("whole", "pipelined"),
         "whole: live queries start after all bounded stages; pipelined: each after those that it joins",
     )  # fmt: skip
     max_broadcast_bytes: int = _setting(
@@ -295,7 +299,7 @@ class Settings:
         spark: dict[str, str] = {}
         for key, value, source in (
             *(from_file(Path(file)) if file is not None else ()),
-            *from_environment(environment, keys()),
+            *from_environment(environment, [*keys(), *_FORMER]),
             *(pair for mapping in mappings for pair in from_mapping(mapping, origin)),
         ):
             if key.startswith("spark."):
@@ -338,7 +342,7 @@ def _read(key: str, value: Any, source: str) -> dict[str, Any]:
                 shown = key if secret else f"{key}={hide_login(value)!r}"
                 msg = f"setting {shown} cannot be used (from {source}): {error} ({setting.metadata['doc']})"
                 raise SettingsError(msg) from (None if secret else error)
-    near = difflib.get_close_matches(key, keys(), n=1, cutoff=0.5)
+    near = [_FORMER[key]] if key in _FORMER else difflib.get_close_matches(key, keys(), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(keys())}, and spark.*"
     msg = f"setting {key} does not exist (from {source}): it would have no effect; {hint}"
     raise SettingsError(msg)

@@ -83,7 +83,9 @@ def session(ui: Ui, kafka: str) -> Session:
     late = [_bid(-2, newest_ms - 30_000 - number) for number in range(LATE_BIDS)]
     many = [_bid(BIDDER, newest_ms + 60_000, price=float(number)) for number in range(BIDDER_BIDS)]
 
-    ui.launch("activity_live", {"ops": {"activity__live": {"config": {"mode": "auto", "beat_seconds": 2}}}})
+    ui.launch(
+        "activity_live", {"ops": {"activity__live": {"config": {"mode": "auto", "heartbeat_seconds": 2}}}}
+    )
     _wait(lambda: len(_read(kafka, "auction-activity")) > 0, "the first windows are complete")
     _send(kafka, ending)
     _send(kafka, late)

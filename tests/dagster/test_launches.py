@@ -50,7 +50,7 @@ LAUNCHABLE = {
     "ops.shop__catalog_complete.config",  # of checks, which read none
     "ops.shop__catalog_values.config",
     "ops.shop__history.config.refresh",
-    "ops.shop__live.config.beat_seconds",
+    "ops.shop__live.config.heartbeat_seconds",
     "ops.shop__live.config.mode",
     "ops.shop__live.config.run_seconds",
 }

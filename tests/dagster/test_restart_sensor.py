@@ -48,7 +48,7 @@ SUPERVISOR = next(
     each for each in DEFS.get_repository_def().sensor_defs if each.name == "auctions_supervision"
 )
 LIVE = DEFS.resolve_job_def("auctions_live")
-CONFIG = {"ops": {"auctions__live": {"config": {"mode": "micro-batch", "beat_seconds": 2.0}}}}
+CONFIG = {"ops": {"auctions__live": {"config": {"mode": "micro-batch", "heartbeat_seconds": 2.0}}}}
 STEP_FAILED = JobFailureData(error=None, failure_reason=RunFailureReason.STEP_FAILURE)
 
 

@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.dagster
 
 MORE_BIDS = 500
-LIVE = {"ops": {"auctions__live": {"config": {"mode": "auto", "beat_seconds": 1.0}}}}
+LIVE = {"ops": {"auctions__live": {"config": {"mode": "auto", "heartbeat_seconds": 1.0}}}}
 LONG_EVENTS = 5_000_000
 needs_browser = pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")
 

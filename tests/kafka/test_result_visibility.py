@@ -81,15 +81,15 @@ def _reported(live: Live) -> dict[str, tuple[str, bool]]:
     return {query.name: (query.mode, query.active) for query in last.queries} if last else {}
 
 
-@pytest.mark.parametrize("hand_over", sample(["pipelined", "whole"], "pipelined"))
+@pytest.mark.parametrize("visibility", sample(["pipelined", "whole"], "pipelined"))
 def test_pipelined_query_runs_before_unrelated_stages_end(
-    hand_over: str, flow: Flow, live: Live, tmp_path: Path
+    visibility: str, flow: Flow, live: Live, tmp_path: Path
 ) -> None:
     """With pipelined results the early stream joins before the blocked table is complete, else afterwards."""
     port = free_port()
     live.settings = replace(
         live.settings,
-        result_visibility=hand_over,
+        result_visibility=visibility,
         metrics_interval=timedelta(milliseconds=200),
         prometheus_ports=range(port, port + 1),  # one port for the whole run, also after restarts
     )
@@ -98,7 +98,7 @@ def test_pipelined_query_runs_before_unrelated_stages_end(
     try:
         committed = live.settings.state_dir / "f" / "results" / "soon" / "manifest.json"
         wait_until(lambda: committed.exists() and (tmp_path / "held").exists())
-        if hand_over == "pipelined":
+        if visibility == "pipelined":
             wait_until(lambda: len(live.values(live.early)) == 3)
             wait_until(lambda: _reported(live).get("asks") == ("waiting", True))
         early = live.values(live.early)
@@ -108,7 +108,7 @@ def test_pipelined_query_runs_before_unrelated_stages_end(
         thread.join(300)
 
     assert not errors
-    assert len(early) == (3 if hand_over == "pipelined" else 0)
+    assert len(early) == (3 if visibility == "pipelined" else 0)
     for topic in (live.early, live.late):
         assert sorted(value["id"] for value in live.values(topic)) == [0, 1, 2]
     assert _reported(live) == {"bids": ("slice", False), "asks": ("slice", False)}

@@ -2,9 +2,9 @@
 
 - It may run in Spark's real-time mode if every operator compiles to native expressions, and sources and sinks
   are Kafka topics. Every obstacle is named, so that a user sees what to change.
-- It starts after all bounded stages, unless ``execution.hand-over`` is ``pipelined`` (FLIP-331's future
-  work): then it starts when the results that it joins are committed, while other stages still run. A part of
-  a table is never read: a record that is joined before its partner exists would be emitted without the
+- It starts after all bounded stages, unless ``execution.result-visibility`` is ``pipelined`` (future work of
+  FLIP-331): then it starts when the results that it joins are committed, while other stages still run. A part
+  of a table is never read: a record that is joined before its partner exists would be emitted without the
   partner, and never corrected.
 - Nothing is flushed for a checkpoint where no operator asks for it, since a flush costs output that nothing
   else needs.
@@ -145,14 +145,17 @@ def set_start(query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Sett
     elif not others:
         reasons = ("it joins a table of each bounded stage, and of a table never a part",)
     elif settings.result_visibility == "whole":
-        reasons, change = ("execution.hand-over is whole",), ("set execution.hand-over to pipelined",)
+        reasons, change = (
+            ("execution.result-visibility is whole",),
+            ("set execution.result-visibility to pipelined",),
+        )
     elif query.follows or any(sink.is_cut for sink in query.sinks):
         reasons = ("queries that a cut joins start together",)
     elif settings.latency_interval:
         reasons = ("the latency markers of a source are for all of its queries, so these start together",)
         change = ("set metrics.latency.interval to 0",)
     else:
-        after, reasons = joined, ("execution.hand-over is pipelined", f"it joins nothing of {others}")
+        after, reasons = joined, ("execution.result-visibility is pipelined", f"it joins nothing of {others}")
     when = f"when {', '.join(after)} {'are' if len(after) > 1 else 'is'} committed" if after else "at once"
     if query.follows and query.mode.value == "slice":
         writers = ", ".join(query.follows)

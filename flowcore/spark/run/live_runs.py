@@ -1,7 +1,7 @@
 """The live queries of a plan, each started when the bounded stages that it waits for are committed.
 
 Queries that wait for the same stages form one `LiveRun`. By default all queries wait for all stages. With
-``execution.hand-over = pipelined`` some may start while bounded stages still run.
+``execution.result-visibility = pipelined`` some may start while bounded stages still run.
 """
 
 from collections.abc import Collection

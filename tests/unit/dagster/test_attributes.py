@@ -12,13 +12,13 @@ from flowcore.dagster.sensors import build_jobs
 from flowcore.planner import plan_flow
 
 
-@pytest.mark.parametrize("beat_seconds", [0.5, 60.5])
-def test_heartbeats_come_often_enough_for_the_supervisor(beat_seconds: float) -> None:
+@pytest.mark.parametrize("heartbeat_seconds", [0.5, 60.5])
+def test_heartbeats_come_often_enough_for_the_supervisor(heartbeat_seconds: float) -> None:
     """Two of them are missing at least before a run counts as lost."""
-    with pytest.raises(ValidationError, match="beat_seconds"):
-        LiveConfig(beat_seconds=beat_seconds)
+    with pytest.raises(ValidationError, match="heartbeat_seconds"):
+        LiveConfig(heartbeat_seconds=heartbeat_seconds)
 
-    assert LiveConfig(beat_seconds=60).beat_seconds <= Automation().silent_s / 2
+    assert LiveConfig(heartbeat_seconds=60).heartbeat_seconds <= Automation().silent_s / 2
 
 
 @pytest.mark.parametrize("field", ["start_s", "silent_s"])

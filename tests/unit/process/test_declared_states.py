@@ -44,7 +44,7 @@ def _opening(declare: Callable[[OpenContext], Any]) -> None:
             lambda c: c.value_state("x", "INT", ttl=timedelta(microseconds=1500)),
             "is not a positive number of whole",
         ),
-        (lambda c: c.value_state("x", "INT", lives_from="birth"), "lives_from='birth' is unknown"),
+        (lambda c: c.value_state("x", "INT", ttl_update="birth"), "ttl_update='birth' is unknown"),
         (lambda c: c.value_state("x", "INT").get(), "without a current key: it would belong to no key"),
     ],
     ids=["twice", "no length", "a number", "microseconds", "another beginning", "used in open"],

@@ -41,7 +41,7 @@ class Everything(KeyedProcessFunction):
         self.brief = context.value_state("brief", "BIGINT", ttl=ttl)
         self.list = context.list_state("list", "BIGINT", ttl=ttl)
         self.map = context.map_state("map", "BIGINT", "BIGINT", ttl=ttl)
-        self.read = context.map_state("read", "BIGINT", "BIGINT", ttl=ttl, lives_from="read")
+        self.read = context.map_state("read", "BIGINT", "BIGINT", ttl=ttl, ttl_update="read")
         self.sum = context.reducing_state("sum", "BIGINT", lambda kept, new: kept + new)
         self.count = context.aggregating_state("count", CountRecords(), ttl=ttl)
 

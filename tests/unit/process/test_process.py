@@ -21,8 +21,8 @@ SECOND = timedelta(seconds=1)
 class Scripted(KeyedProcessFunction):
     """Runs each record, which is a function of this object and the context."""
 
-    def __init__(self, ttl: timedelta | None = None, lives_from: Any = "write") -> None:
-        self.how = {"ttl": ttl, "lives_from": lives_from}
+    def __init__(self, ttl: timedelta | None = None, ttl_update: Any = "write") -> None:
+        self.how = {"ttl": ttl, "ttl_update": ttl_update}
 
     def open(self, context: OpenContext) -> None:
         self.opening = context
@@ -168,10 +168,10 @@ def test_entry_expires_at_its_end_and_not_before(restarted: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lives_from", "left"), [("write", EMPTY), ("read", FULL)], ids=["from writing", "from reading"]
+    ("ttl_update", "left"), [("write", EMPTY), ("read", FULL)], ids=["from writing", "from reading"]
 )
-def test_reading_lets_an_entry_live_on_only_if_asked_for(lives_from: str, left: Any) -> None:
-    harness = ProcessHarness(Scripted(ttl=SECOND, lives_from=lives_from))
+def test_reading_lets_an_entry_live_on_only_if_asked_for(ttl_update: str, left: Any) -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND, ttl_update=ttl_update))
     _do(harness, "a", _fill)
     harness.move_clock(600)
     _do(harness, "a", _all)

@@ -252,6 +252,16 @@ def test_settings_slip_in_a_variable_suggests_the_nearest(name: str, near: str) 
         Settings.of(environment={name: "x"})
 
 
+def test_renamed_settings_are_errors_that_have_the_new_name() -> None:
+    """In a variable, too, whose former name is not close to the new one."""
+    with pytest.raises(SettingsError, match=r"did you mean 'execution.result-visibility'"):
+        Settings.of({"execution.hand-over": "whole"}, environment={})
+    with pytest.raises(
+        SettingsError, match=r"environment variable FLOWCORE_EXECUTION_HAND_OVER.*did you mean"
+    ):
+        Settings.of(environment={"FLOWCORE_EXECUTION_HAND_OVER": "pipelined"})
+
+
 def test_settings_ignore_other_variables() -> None:
     """Variables of flowcore that are not settings, of a cluster, and of other programs are ignored."""
     others = [

@@ -34,26 +34,26 @@ def test_queries_start_together_after_all_stages_by_default() -> None:
     queries = _queries()
 
     assert {query.after for query in queries.values()} == {("a", "b", "c_out")}
-    assert queries["one"].start.change == ("set execution.hand-over to pipelined",)
+    assert queries["one"].start.change == ("set execution.result-visibility to pipelined",)
 
 
 def test_queries_start_after_what_they_join_where_results_are_pipelined() -> None:
     """Each waits for its own complete tables; a query without joins starts at once."""
-    queries = _queries(execution__hand_over="pipelined")
+    queries = _queries(execution__result_visibility="pipelined")
 
     assert {name: query.after for name, query in queries.items()} == {
         "one": ("a",), "two": ("a", "b"), "none": (),
     }  # fmt: skip
     assert queries["one"].start.value == "when a is committed"
     assert queries["one"].start.reasons == (
-        "execution.hand-over is pipelined",
+        "execution.result-visibility is pipelined",
         "it joins nothing of b, c_out",
     )
 
 
 def test_queries_whose_latency_is_tracked_start_together() -> None:
     """A source has one writer of markers; the plan states this reason."""
-    queries = _queries(execution__hand_over="pipelined", metrics__latency__interval="1 s")
+    queries = _queries(execution__result_visibility="pipelined", metrics__latency__interval="1 s")
 
     assert {query.after for query in queries.values()} == {("a", "b", "c_out")}
     assert queries["one"].start.change == ("set metrics.latency.interval to 0",)
@@ -65,7 +65,7 @@ def test_query_that_joins_every_stage_starts_after_all() -> None:
     shops = flow.read("shops", Parquet("shops", schema="shop STRING"))
     flow.read("bids", KafkaTopic("bids", schema=SALE)).join(shops, on="shop").write("out", KafkaTopic("out"))
 
-    live = plan_flow(flow, settings=Settings.of({"execution.hand-over": "pipelined"})).live
+    live = plan_flow(flow, settings=Settings.of({"execution.result-visibility": "pipelined"})).live
 
     (query,) = live.queries if live else ()
     assert query.start.value == "when shops is committed"
@@ -76,4 +76,4 @@ def test_query_that_joins_every_stage_starts_after_all() -> None:
 def test_setting_is_one_of_two(value: object) -> None:
     """Another value is an error that names both."""
     with pytest.raises(ValueError, match="it must be whole or pipelined"):
-        Settings.of({"execution.hand-over": value})
+        Settings.of({"execution.result-visibility": value})
