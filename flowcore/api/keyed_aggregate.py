@@ -72,6 +72,11 @@ class KeyedAggregate(Window):
         )
 
     @property
+    def emits_without_input(self) -> bool:
+        """Without a time to live nothing is due."""
+        return self.config.ttl_ms is not None
+
+    @property
     def calls_user_functions(self) -> bool:
         return False
 
@@ -95,7 +100,7 @@ def build_keyed_aggregate(
     found = parse_window_aggregates(node, name, aggregates, _BESIDE_STATE if ttl_ms is None else _WITH_TTL)
     config = WindowConfig(
         assigner=GlobalWindows(), function=WindowAggregate(BuiltIns(found.columns)), trigger=Count(1),
-        ttl_ms=ttl_ms,
+        ttl_ms=ttl_ms, newest_timestamp=True,
     )  # fmt: skip
     return KeyedAggregate(
         **fields, by=keys, config=config, uses=found.uses, computed=found.computed, values=tuple(aggregates),

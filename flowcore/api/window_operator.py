@@ -182,7 +182,11 @@ class Window(StatefulOperator):
                     **trace_to_all(inputs, [self.ranking.rank], {name for name, _ in self.ranking.order}),
                 }
             ),
-            **{name: trace(inputs, times) for name in WINDOW_COLUMNS if name in self.columns},
+            **{
+                name: trace(inputs, times)
+                for name in WINDOW_COLUMNS
+                if name in {*self.columns} - {*self.by, *self.values}
+            },
         }
 
     def compiled(self) -> Decision:

@@ -24,7 +24,7 @@ _VERSION = 1
 def window_state_layout(config: WindowConfig) -> str:
     """The name of the state layout: state with another layout cannot be restored."""
     merging = "sessions" if config.assigner.merging else "windows"
-    ttl = "" if config.ttl_ms is None else " with ttl"
+    ttl = "" if config.ttl_ms is None or config.newest_timestamp else " with ttl"
     return f"{config.time}-time {merging} of {config.content_logic.layout}{ttl}"
 
 

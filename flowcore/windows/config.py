@@ -35,6 +35,8 @@ class WindowConfig:
         late: What happens to later records.
         ttl_ms: Global windows only: how long after its last record, in processing time, a key is kept. Its
             next record begins a new window. None for ever.
+        newest_timestamp: Global windows only: a result has the timestamp of the newest record of its window,
+            as it has with a time to live, and not the end of time.
 
     Raises:
         InvalidWindowError: The parameters contradict each other.
@@ -48,6 +50,7 @@ class WindowConfig:
     allowed_lateness_ms: int = 0
     late: LateRecords = "drop"
     ttl_ms: int | None = None
+    newest_timestamp: bool = False
 
     def __post_init__(self) -> None:
         if self.time not in ("event", "processing"):

@@ -117,7 +117,7 @@ class WindowOperator:
                 continue
             added = True
             self._logic.add(opened.pane.content, stored)
-            if self.config.ttl_ms is not None:
+            if self.config.ttl_ms is not None or self.config.newest_timestamp:
                 opened.renew(record.timestamp_ms)
             opened.register_end()
             result = self._trigger.on_element(record.value, record.timestamp_ms, opened)

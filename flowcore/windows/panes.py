@@ -109,8 +109,10 @@ class OpenPane:
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
         window, newest_ms = self.window, None
-        if pane.life is not None:  # a key that returns after its expiry has other record ids
-            window, newest_ms = TimeWindow(pane.life.began_ms, window.end_ms), pane.life.newest_ms
+        if pane.life is not None:
+            newest_ms = pane.life.newest_ms
+            if self._config.ttl_ms is not None:  # a key that returns after its expiry has other record ids
+                window = TimeWindow(pane.life.began_ms, window.end_ms)
         return [WindowResult(self.key, value, window, pane.firings, is_late, newest_ms) for value in values]
 
     def clear(self) -> None:
@@ -227,4 +229,6 @@ def replace_key(state: WindowState, key: Any, key_state: KeyState | None, config
             opened.register_event_timer(time_ms)
         for time_ms in tuple(opened.pane.processing_timers):
             opened.register_processing_timer(time_ms)
+        if config.ttl_ms is not None and opened.pane.life is None:  # it was kept without one
+            opened.renew(None)
         opened.register_end()

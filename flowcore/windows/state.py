@@ -87,7 +87,7 @@ class WindowTimer(NamedTuple):
 
 
 class Lifetime(NamedTuple):
-    """The times of the records of a window that expires.
+    """The times of the records of a window that may expire.
 
     Attributes:
         began_ms: The processing time of the first record.
@@ -113,7 +113,7 @@ class Pane:
         content: Its records, or the accumulator; empty if there is nothing to emit.
         trigger: State of its trigger, whose timers are at these times.
         own: The process function's state of this window.
-        life: The times of its records, if they have a time to live.
+        life: The times of its records, if they have a time to live or the newest counts.
     """
 
     content: Content = field(default_factory=list)

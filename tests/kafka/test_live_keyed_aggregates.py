@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from typing import Any
 
 from flowcore import Flow, KafkaTopic, Tumbling
@@ -31,14 +32,19 @@ class Steps(KeyedProcessFunction):
         yield {"bidder": context.key, "grown": float(record["spent"]) - before}
 
 
-def build(source: KafkaTopic, busy: KafkaTopic, spent: KafkaTopic, steps: KafkaTopic) -> Flow:
-    """The busiest window of each auction, and the total of each bidder with its steps."""
+def build(
+    source: KafkaTopic, busy: KafkaTopic, spent: KafkaTopic, steps: KafkaTopic, seconds: KafkaTopic
+) -> Flow:
+    """The busiest window of each auction, totals of bidders with their steps, and of windows."""
     flow = Flow("around")
     bids = flow.read("bids", source)
     counted = bids.window(Tumbling(2), by="auction", name="counted").aggregate(n="count(*)")
     counted.where("auction < 99").aggregate(
         by="auction", most="max(n)", windows="count(*)", mean="avg(n)", name="busiest"
     ).write("busy", busy)
+    counted.where("auction < 99").aggregate(by="window_start", n="sum(n)", name="in_window").write(
+        "seconds", seconds
+    )
     totals = bids.where("auction < 99").aggregate(
         by="bidder", spent="sum(price)", first="min_by(auction, at)", name="totals"
     )
@@ -52,8 +58,8 @@ def build(source: KafkaTopic, busy: KafkaTopic, spent: KafkaTopic, steps: KafkaT
 def test_aggregates_around_other_state_are_exact_over_restarts_and_a_repeated_batch(live: Live) -> None:
     """In two modes; the repeated batch writes the same rows under the same ids."""
     source = live.topic("bids", schema=SCHEMA, event_time="at", watermark=monotonous())
-    busy, spent, steps = (live.topic(each) for each in ("busy", "spent", "steps"))
-    flow = build(source, busy, spent, steps)
+    busy, spent, steps, seconds = (live.topic(each) for each in ("busy", "spent", "steps", "seconds"))
+    flow = build(source, busy, spent, steps, seconds)
     chance = random.Random(11)  # noqa: S311 - test data
     times = sorted(chance.randrange(0, END_MS) for _ in range(400))
     rows = [
@@ -91,6 +97,10 @@ def test_aggregates_around_other_state_are_exact_over_restarts_and_a_repeated_ba
     assert {auction: (row["most"], row["windows"]) for auction, row in last(busy, "auction").items()} == {
         auction: (max(found.values()), len(found)) for auction, found in by_window.items()
     }
+    in_windows = Counter(datetime.fromtimestamp(row["at"] // 2000 * 2, UTC) for row in rows)
+    assert {
+        datetime.fromisoformat(start): row["n"] for start, row in last(seconds, "window_start").items()
+    } == in_windows
     totals: Counter[str] = Counter()
     for row in rows:
         totals[row["bidder"]] += row["price"]
@@ -99,7 +109,7 @@ def test_aggregates_around_other_state_are_exact_over_restarts_and_a_repeated_ba
     for record in {record.id: record for record in live.records(steps)}.values():
         grown[record.json["bidder"]] += record.json["grown"]
     assert grown == totals
-    for topic in (busy, spent, steps):
+    for topic in (busy, spent, steps, seconds):
         contents: dict[str, set[tuple[bytes | None, bytes | None]]] = defaultdict(set)
         records = live.records(topic)
         for record in records:
@@ -110,5 +120,5 @@ def test_aggregates_around_other_state_are_exact_over_restarts_and_a_repeated_ba
     (query,) = (each for each in plan_flow(flow, settings=live.settings).live_queries if each.sinks)
     assert [[node.name for node in each] for each in query.exchanges] == [
         ["counted", "totals"],
-        ["busiest", "steps"],
+        ["busiest", "in_window", "steps"],
     ]

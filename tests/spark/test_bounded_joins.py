@@ -203,3 +203,25 @@ def test_no_row_of_a_bounded_join_is_late(spark: SparkSession) -> None:
         found = batch.apply_native(late.operator, frames)
         assert found.columns == columns
         assert found.isEmpty()
+
+
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_rows_may_be_joined_with_windows_and_leave_them(spark: SparkSession, how: Any) -> None:
+    """The other side has columns of windows, as this join has."""
+    flow = Flow("f")
+    one = flow.read("one", Parquet("one", schema=LEFT))
+    windows = flow.read("other", Parquet("other", schema=RIGHT)).with_columns(
+        window_start="seen", window_end="seen"
+    )
+    node = one.join_window(
+        windows, Tumbling(SIZE_MS / 1000), on={"key": "k"}, how=how, timestamps=("at", "window_start")
+    ).operator
+    left = spark.createDataFrame([tuple(each) for each in _rows(1)], LEFT)
+    seen = [(each.key, each.value, _time(each.at), {"n": each.value}) for each in _rows(2)]
+    right = spark.createDataFrame(seen, RIGHT).selectExpr("*", "seen AS window_start", "seen AS window_end")
+
+    found = batch.apply_native(node, {one.operator: left, windows.operator: right})
+
+    pairs = _pairs(how, lambda one, two: one.at // SIZE_MS == two.at // SIZE_MS)
+    assert found.columns == list(node.columns)
+    assert sorted(row["l"] for row in found.collect()) == sorted(mine.value for mine, _ in pairs if mine)

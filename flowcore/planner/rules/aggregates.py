@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 
 from flowcore.api.keyed_aggregate import build_keyed_aggregate
 from flowcore.api.operators import Aggregate, Operator, StatefulOperator
+from flowcore.api.type_checks import require_keys
 
 __all__ = ["move_to_key_groups"]
 
@@ -43,10 +44,24 @@ def _find_neighbours(operators: tuple[Operator, ...]) -> Iterator[Aggregate]:
 
 
 def _keeps_state_by_key_group(node: Operator) -> bool:
-    """Also a function with a flush interval of its own, which buffers its output."""
-    return isinstance(node, StatefulOperator) or bool(node.flush_ms and not node.emits_once_a_batch)
+    """Also a function with a flush interval of its own, if it buffers its output.
+
+    It does not downstream of an aggregate that emits each key no more often.
+    """
+    if isinstance(node, StatefulOperator):
+        return True
+    interval_ms = 0 if node.emits_once_a_batch else node.flush_ms or 0
+    upstream = node
+    while interval_ms and upstream.inputs and upstream.keeps_keys_apart:
+        upstream = upstream.inputs[0]
+        if isinstance(upstream, Aggregate):
+            return (upstream.flush_ms or 0) < interval_ms
+    return bool(interval_ms)
 
 
 def _by_key_group(node: Aggregate) -> Operator:
     own = {each.name: getattr(node, each.name) for each in fields(Operator)}
-    return build_keyed_aggregate(own, node.by, {name: each.text for name, each in node.aggregates}, None)
+    aggregates = {name: each.text for name, each in node.aggregates}
+    keyed = build_keyed_aggregate(own, node.by, aggregates, None)
+    require_keys(keyed)
+    return keyed

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,37 @@ def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
     """Check that every query of a plan can restore its checkpoint; needs neither Spark nor a broker.
 
     Raises:
-        StateError: A query cannot; the message shows both plans' needs, and what to do.
+        StateError: A query cannot; the message shows both plans' needs, and what to do. Or an operator is in
+            another query than before.
     """
     for query in plan.live_queries:
         require_fit(query, plan.flow, checkpoint_folder(query, plan.flow, settings))
+    _require_unmoved(plan, settings)
+
+
+def _require_unmoved(plan: Plan, settings: Settings) -> None:
+    """Check that no query that the plan does not have keeps the state of an operator that it has."""
+    places = {
+        state.operator: query.name for query in plan.live_queries for state in derive_needs(query).states
+    }
+    folder = settings.state_dir.absolute() / plan.flow / "checkpoints"
+    for path in sorted(folder.glob("*.plan.json")):
+        name = path.name.removesuffix(".plan.json")
+        checkpoint = path.with_name(name)
+        if name in {query.name for query in plan.live_queries} or not planned_batches(checkpoint):
+            continue
+        kept: tuple[KeptState, ...] = ()
+        with suppress(StateError):  # a damaged file of a query that does not run any more
+            kept = _read(path).needs.states
+        moved = [
+            f"it keeps the state of {state.operator!r}, which is in query {places[state.operator]!r} now"
+            for state in kept
+            if state.operator in places
+        ]
+        refuse_checkpoints(
+            moved, {name: checkpoint}, plan.flow,
+            what="it would begin with empty state; go back to the flow that made it",
+        )  # fmt: skip
 
 
 def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None) -> None:

@@ -150,7 +150,7 @@ def _texts(node: StreamJoin, left: _Side, right: _Side) -> list[str]:
             text = left.names[name]
             if name in partner and node.how in ("right", "full"):
                 text = f"coalesce({text}, {partner[name]})"
-        elif name in right.names:
+        elif name in right.names and node.how not in ("semi", "anti"):
             text = right.names[name]
         else:
             continue  # of windows

@@ -49,12 +49,16 @@ def prepare_window(
         parts += [found[name] for name in (START, END, FIRING, ORDINAL) if name in found]
         return f"concat_ws(':', {', '.join(parts)})"
 
+    def times_of(found: Mapping[str, str]) -> Mapping[str, str]:
+        own = {*node.columns} - {*node.by, *node.values}  # running aggregates have none, or some of their own
+        return {name: text for name, text in window_texts(found).items() if name in own}
+
     outputs = {
         RESULTS: StepOutput(
             nodes=[node],
             number=next(context.numbers),
             columns={name: name for name in node.columns if name in node.by or name not in unused},
-            computed=window_texts,
+            computed=times_of,
             record_id=record_id,
         )
     }

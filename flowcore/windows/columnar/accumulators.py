@@ -31,6 +31,9 @@ AccumulatorColumns = dict["Accumulator", _Numbers]
 
 _COLUMNAR = frozenset({"count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or"})
 _ORDERED = frozenset({"min", "max", "min_by", "max_by"})
+_MOMENTS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
+_OF_NUMBERS = frozenset({"sum", "avg", *_MOMENTS})
+_OF_BOOLEANS = frozenset({"count_if", "bool_and", "bool_or"})
 _INT64 = np.iinfo(np.int64)
 
 
@@ -195,8 +198,9 @@ def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.Data
     """Return the type of a built-in aggregate, as in Spark.
 
     Raises:
-        PlanError: It needs an order of maps.
+        PlanError: It needs an order of maps, or numbers and gets others.
     """
+    _require_type(aggregate, types)
     if aggregate.function in _ORDERED and _has_map(ordered := types[aggregate.columns[-1]]):
         msg = (
             f"{aggregate.function} by {aggregate.columns[-1]!r} of type {ordered}: maps have no order, so no "
@@ -206,7 +210,7 @@ def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.Data
     match aggregate.function:
         case "count" | "count_if":
             return pa.int64()
-        case "stddev_samp" | "stddev_pop" | "var_samp" | "var_pop":
+        case function if function in _MOMENTS:
             return pa.float64()
     kind = types[aggregate.columns[0]]
     match aggregate.function:
@@ -222,6 +226,33 @@ def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.Data
             return pa.list_(kind)
         case _:
             return kind
+
+
+def _require_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> None:
+    if aggregate.function not in _OF_NUMBERS | _OF_BOOLEANS:
+        return
+    given = types[aggregate.columns[0]]
+    if aggregate.function in _OF_NUMBERS and not _is_numeric(given):
+        msg = (
+            f"{aggregate.function} of {aggregate.columns[0]!r} of type {given}, which is not a number: there "
+            "is no result; cast the argument, for instance to DOUBLE"
+        )
+        raise PlanError(msg)
+    if aggregate.function in _OF_BOOLEANS and not pa.types.is_boolean(given):
+        msg = (
+            f"{aggregate.function} of {aggregate.columns[0]!r} of type {given}, which is not BOOLEAN: it is "
+            "not known which values are true; use a condition"
+        )
+        raise PlanError(msg)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    )
 
 
 def _has_map(kind: pa.DataType) -> bool:

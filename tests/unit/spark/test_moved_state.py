@@ -15,6 +15,7 @@ from flowcore.kafka.topics import TopicIdentity
 from flowcore.keyed.content import StoredSchemas
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import (
     checkpoint_folder,
@@ -22,6 +23,7 @@ from flowcore.spark.checkpoint.plan_file import (
     plan_file_of,
     read_plan_file,
     read_schemas,
+    require_checkpoints_fit,
     require_fit,
     skip_ledger_batch,
     write_plan_file,
@@ -155,3 +157,33 @@ def test_ledger_goes_on_if_a_batch_may_have_been_written(checkpoint: Path) -> No
     after = read_plan_file(checkpoint)
     assert after is not None
     assert after.ledger == LedgerTerms(2, 0)
+
+
+def _plan(*, with_ranks: bool) -> Plan:
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT"))
+    totals = bids.aggregate(by="id", n="count(*)", name="totals")
+    totals.write("out", KafkaTopic("out"))
+    if with_ranks:
+        totals.top_n(3, order="n desc", name="most").write("most_out", KafkaTopic("most"))
+    return plan_flow(flow)
+
+
+def test_operator_that_moves_to_another_query_is_refused(tmp_path: Path) -> None:
+    """Its query is gone, and it would begin with empty state; other queries that are gone do not matter."""
+    settings = Settings.of({"state.dir": tmp_path}, environment={})
+    queries = _plan(with_ranks=False).live_queries
+    before = next(query for query in queries if any(node.name == "totals" for node in query.operators))
+    folder = checkpoint_folder(before, "f", settings)
+    write_plan_file(before, "f", folder, {}, topics={"bids": BIDS}, bounded={}, slots=2, schemas={})
+    require_checkpoints_fit(_plan(with_ranks=True), settings)  # it has no batch
+    (folder / "offsets").mkdir()
+    (folder / "offsets" / "0").write_text('v1\n{}\n{"bids":{"0":5}}')
+
+    require_checkpoints_fit(_plan(with_ranks=False), settings)
+    with pytest.raises(StateError, match=r"'totals', which is in query '.*' now.*begin with empty state"):
+        require_checkpoints_fit(_plan(with_ranks=True), settings)
+
+    other = Flow("f")
+    other.read("bids", KafkaTopic("bids", schema="id BIGINT")).write("copy", KafkaTopic("copy"))
+    require_checkpoints_fit(plan_flow(other), settings)

@@ -23,7 +23,9 @@ from flowcore.windows import (
     WindowConfig,
     WindowProcess,
 )
+from flowcore.windows.codec import window_state_layout
 from flowcore.windows.triggers import ContinuousProcessingTime, Count, Trigger
+from flowcore.windows.window import ALL_TIME
 from tests.unit.keyed.test_inspection import inspected
 from tests.unit.keyed.test_runtime import by_record, results, rows, runtime_of
 from tests.unit.keyed.test_runtime import windows as totals_of
@@ -164,3 +166,41 @@ def test_windows_that_end_have_no_time_to_live(assigner: Any) -> None:
         WindowConfig(assigner=assigner, function=WindowAggregate(Sum()), ttl_ms=5)
     with pytest.raises(InvalidWindowError, match="ttl_ms=0 is not positive"):
         WindowConfig(assigner=GlobalWindows(), function=WindowAggregate(Sum()), ttl_ms=0)
+
+
+def _newest(ttl_ms: int | None) -> WindowHarness:
+    config = WindowConfig(
+        assigner=GlobalWindows(), function=WindowAggregate(Sum()), trigger=Count(1), ttl_ms=ttl_ms,
+        newest_timestamp=True,
+    )  # fmt: skip
+    return WindowHarness(config)
+
+
+def test_result_may_have_the_time_of_the_newest_record() -> None:
+    """Without a time to live the window stays that of all time."""
+    windows = _newest(None)
+
+    found = windows.feed(("a", 1, 7_000), ("a", 2, 5_000), ("b", 3, None)).results
+
+    assert [each.timestamp_ms for each in found[:2]] == [7_000, 7_000]
+    assert {each.window for each in found} == {ALL_TIME}
+
+
+def test_time_to_live_may_be_added_and_removed() -> None:
+    """A key that was kept without one counts from its last record."""
+    kept, expiring, again = _newest(None), _newest(TTL_MS), _newest(None)
+    kept.feed(("a", 1, 5))
+    assert window_state_layout(kept.config) == window_state_layout(expiring.config)
+
+    expiring._state = kept._state
+    expiring.restart()
+    expiring.move_clock(TTL_MS - 1)
+    assert set(expiring._state.keys) == {"a"}
+    expiring.move_clock(TTL_MS)
+    assert not expiring._state.keys
+
+    expiring.feed(("a", 1, 5))
+    again._state = expiring._state
+    again.restart()
+    again.move_clock(10 * TTL_MS)
+    assert [each.timestamp_ms for each in again.feed(("a", 2, 900)).results] == [900]
