@@ -21,7 +21,7 @@ from flowcore.spark.topics.values import RECORD, describe_misfit, is_bad_record,
 
 pytestmark = pytest.mark.spark
 
-SCHEMA = "id BIGINT NOT NULL, s STRING, d DOUBLE, f FLOAT, `it's` STRING"
+SCHEMA = "id BIGINT NOT NULL, s STRING, d DOUBLE, f FLOAT, `it's` STRING, t TINYINT"
 GOOD = [
     *r"""
 {"id":1}
@@ -50,6 +50,9 @@ GOOD = [
 {"id":1,"z":NaN}
 {"id":1,"z":[-Infinity]}
 {"id":1,"d":5}
+{"id":1,"t":127}
+{"id":1,"t": -128}
+{"id":1,"t":-56}
 {"id":1,"d":"NaN"}
 {"id":1,"d":"Infinity"}
 {"id":1,"d":"-Infinity"}
@@ -101,6 +104,11 @@ BAD = [
 {"id":1,"d":"INF"}
 {"id":1,"d":1e999}
 {"id":1,"f":1e39}
+{"id":1,"t":128}
+{"id":1,"t": 200}
+{"id":1,"t":255}
+{"id":1,"t":256}
+{"id":1,"t":-129}
 {"id":1,"d":01}
 {"id":1,"d":+1}
 {"id":1,"d":.5}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -24,9 +24,16 @@ __all__ = ["JsonArrowFormat"]
 
 _Row = Any
 """A row of the decoder, with an attribute for each column."""
-_TYPES: dict[str, tuple[type, pa.DataType]] = {
-    "TINYINT": (int, pa.int8()), "SMALLINT": (int, pa.int16()), "INT": (int, pa.int32()),
-    "BIGINT": (int, pa.int64()), "DOUBLE": (float, pa.float64()), "BOOLEAN": (bool, pa.bool_()),
+
+
+def _whole(kind: pa.DataType) -> tuple[Any, pa.DataType]:
+    limit = 1 << (kind.bit_width - 1)
+    return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)], kind
+
+
+_TYPES: dict[str, tuple[Any, pa.DataType]] = {
+    "TINYINT": _whole(pa.int8()), "SMALLINT": _whole(pa.int16()), "INT": _whole(pa.int32()),
+    "BIGINT": _whole(pa.int64()), "DOUBLE": (float, pa.float64()), "BOOLEAN": (bool, pa.bool_()),
     "STRING": (str, pa.string()),
 }  # fmt: skip
 _UNNAMED = re.compile(r'["\\\x00-\x1f]')
@@ -136,14 +143,8 @@ def _values(rows: list[_Row | None], place: int) -> list[Any]:
 
 
 def _convert(column: ValueColumn, values: list[Any]) -> tuple[pa.Array[Any], list[int]]:
-    """The array of some values, and the places of those that may not be ones of the column."""
-    try:
-        array = _array(column, values)
-    except (OverflowError, pa.ArrowInvalid):
-        limit = 1 << (_TYPES[column.type][1].bit_width - 1)
-        given = enumerate(values)
-        places = [place for place, value in given if value is not None and not -limit <= value < limit]
-        return pa.nulls(len(values)), places
+    """The array of some values, and the places of those that may not be null."""
+    array = _array(column, values)
     if column.nullable or not array.null_count:
         return array, []
     return array, [place for place, value in enumerate(values) if value is None]

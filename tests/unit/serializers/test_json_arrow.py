@@ -20,6 +20,8 @@ COLUMNS = [
     ("s", "STRING"),
 ]  # fmt: skip
 FORMAT = JsonFormat.of(COLUMNS)
+REQUIRED = JsonFormat.of([ValueColumn(name, kind, nullable=name in "dbs") for name, kind in COLUMNS])
+"""Whole numbers must be there."""
 NUMBERS = st.sampled_from(
     [
         0, 1, -1, 127, 128, -128, -129, 2**31 - 1, 2**31, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64,
@@ -41,6 +43,8 @@ ODD = st.sampled_from(
         b'\xef\xbb\xbf{"l":1}',
         b'{"l":1}\x00', b'{"l":NaN}', b'{"d":Infinity}', b'{"d":1e999}', b'{"l":01}', b'{"l":1,}', b"{'l':1}",
         b'{"s":"\xff"}', b'{"s":"\n"}', b'{"l":1,"l":"x"}', b'{"l":"x","l":1}', b"/**/{}", b'{"l":-0,"d":-0}',
+        b'{"t":1,"i":1,"l":1}', b'{"t":1,"i":1}', b'{"t":1,"i":1,"l":9223372036854775808}',
+        b'{"l":9223372036854775808,"l":127}', b'{"t":200,"t":1,"i":1,"l":1}',
         b"[" * 5_000, b'{"z":' * 3_000 + b"1" + b"}" * 3_000, b'{"d":' + b"9" * 5_000 + b"}",
     ]
 )  # fmt: skip
@@ -55,10 +59,10 @@ PAYLOADS = st.one_of(
 )
 
 
-def decode(payload: bytes | None) -> dict[str, Any] | None:
-    """The row of the format, null if the payload is none."""
+def decode(value_format: JsonFormat, payload: bytes | None) -> dict[str, Any] | None:
+    """The row of a format, null if the payload is none."""
     try:
-        return None if payload is None else FORMAT.decode(payload)
+        return None if payload is None else value_format.decode(payload)
     except SerializationError:
         return None
 
@@ -69,12 +73,12 @@ def same(mine: object, other: object) -> bool:
     return nan or (type(mine) is type(other) and mine == other)
 
 
-@given(st.lists(PAYLOADS, max_size=12))
-def test_columns_are_those_of_the_values(payloads: list[bytes | None]) -> None:
+@given(st.lists(PAYLOADS, max_size=12), st.sampled_from([FORMAT, REQUIRED]))
+def test_columns_are_those_of_the_values(payloads: list[bytes | None], value_format: JsonFormat) -> None:
     """A payload in a batch with any others is what it is alone."""
-    columns, is_value = JsonArrowFormat(FORMAT).read(pa.array(payloads, pa.binary()))
+    columns, is_value = JsonArrowFormat(value_format).read(pa.array(payloads, pa.binary()))
 
-    rows = [decode(payload) for payload in payloads]
+    rows = [decode(value_format, payload) for payload in payloads]
     assert is_value == [row is not None for row in rows]
     for (name, _), column in zip(COLUMNS, columns, strict=True):
         expected = [None if row is None else row[name] for row in rows]
@@ -90,6 +94,17 @@ def test_missing_field_of_a_required_column_is_no_value() -> None:
 
     assert is_value == [False, False, True]
     assert columns[0].to_pylist() == [None, None, 1]
+
+
+def test_number_out_of_range_lets_no_null_into_a_required_column() -> None:
+    """Another payload of the batch decides nothing about one without the field."""
+    required = JsonFormat.of([ValueColumn("l", "BIGINT", nullable=False), ("t", "TINYINT")])
+    payloads = [b'{"t":1}', b'{"l":9223372036854775808}', b'{"l":1,"t":128}', b'{"l":2,"t":127}']
+
+    columns, is_value = JsonArrowFormat(required).read(pa.array(payloads))
+
+    assert is_value == [False, False, False, True]
+    assert [column.to_pylist()[-1] for column in columns] == [2, 127]
 
 
 def test_names_with_any_characters_are_read() -> None:

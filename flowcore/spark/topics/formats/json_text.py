@@ -1,8 +1,9 @@
 """JSON in SQL text: the objects of `flowcore.serializers.formats.json_text`, and no others.
 
 Spark's reader accepts more: it ignores what follows the first object, reads anything as a STRING field, reads
-words as a DOUBLE field, and some numbers and texts as another TIMESTAMP (`json_times`). To parse each payload
-a second time would double the cost of reading. So each check is evaluated only for values that may be wrong.
+words as a DOUBLE field, 128 to 255 as a negative TINYINT field, and some numbers and texts as another
+TIMESTAMP (`json_times`). To parse each payload a second time would double the cost of reading. So each check
+is evaluated only for values that may be wrong.
 Numbers of DECIMAL fields are checked before Spark reads them (`decimal_numbers`).
 """
 
@@ -66,6 +67,8 @@ class JsonSql:
                 word = f"CAST({_field(column.name, text)} AS STRING)"
                 no_word = f"{_kind(column.name, text)} <> 'STRING' OR {word} NOT IN ({_NOT_FINITE})"
                 found.append(f"({infinite} AND ({no_word}))")
+            elif column.type == "TINYINT":
+                found.append(f"({_is_wrapped(column.name, field, text)})")
         return found + [condition for condition, _ in misread_times(schema.columns, text)]
 
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:
@@ -86,6 +89,9 @@ class JsonSql:
             else:
                 ddl = literal(f"{quote(column.name)} {column.type}, {_CORRUPT} STRING")
                 wrong = f"from_json({text}, {ddl}, {_OPTIONS}).{_CORRUPT} IS NOT NULL"
+                if column.type == "TINYINT":
+                    wrapped = _is_wrapped(column.name, f"{RECORD}.{quote(column.name)}", text)
+                    wrong = f"({wrong} OR {wrapped})"
             found.append((f"{shown} IS NOT NULL AND {wrong}", misfit_text(column, shown)))
         return found
 
@@ -95,6 +101,11 @@ class JsonSql:
     def write(self, columns: Mapping[str, str]) -> str:
         """One object; null fields are left out."""
         return f"CAST({json_object(columns)} AS BINARY)"
+
+
+def _is_wrapped(name: str, field: str, text: str) -> str:
+    """True of a TINYINT that Spark has read from a number of 128 to 255, as a negative one."""
+    return f"{field} < 0 AND NOT startswith(CAST({_field(name, text)} AS STRING), '-')"
 
 
 def _is_followed(payload: str, text: str) -> str:
