@@ -21,10 +21,10 @@ from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import side_output_name
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.bounded_rows import add_timestamps, order_by_time
+from flowcore.spark.operators.chain_specs import ChainOutlet, arrow_schema, spark_types
 from flowcore.spark.operators.deduplication import make_deduplication
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP
 from flowcore.spark.operators.keys import canonical_key, key_group_text
-from flowcore.spark.operators.python_chain import ChainOutlet, arrow_schema, spark_types
 from flowcore.spark.operators.unpacking import Outlet, Unpacking
 from flowcore.spark.operators.windows import make_window_operator, window_texts
 

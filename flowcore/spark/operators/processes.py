@@ -20,14 +20,14 @@ from flowcore.process.outputs import KEY, NTH, TIMER, side_output_name
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import literal
-from flowcore.spark.operators.key_group_context import COORDINATE_PREFIX, RECORD_TIMESTAMP, KeyGroupContext
-from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
-from flowcore.spark.operators.python_chain import (
+from flowcore.spark.operators.chain_specs import (
     ChainOutlet,
     arrow_schema,
     make_downstream_chain,
     spark_types,
 )
+from flowcore.spark.operators.key_group_context import COORDINATE_PREFIX, RECORD_TIMESTAMP, KeyGroupContext
+from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
 
 __all__ = ["prepare_keyed_process"]
 

@@ -4,24 +4,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, IntegerType, StructField, StructType
+from pyspark.sql.types import DataType, IntegerType
 
-from flowcore.api.operators import ChainOperator, KeyedProcess, MapBatches, Operator, PythonTransform
-from flowcore.api.schema import Schema
+from flowcore.api.operators import ChainOperator, Operator
 from flowcore.chains import (
-    ChainSpec,
-    Copy,
-    DownstreamChain,
     FailedRows,
     OutletRows,
     PassingChain,
-    Receiver,
-    Step,
 )
 from flowcore.planner.model import Chain
 from flowcore.settings import CheckMode
@@ -46,18 +38,15 @@ from flowcore.spark.frame.rows import (
     RowKind,
 )
 from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.operators.chain_specs import ChainOutlet, SpecWriter, arrow_schema, spark_struct
 from flowcore.spark.operators.worker_objects import WorkerObject
 from flowcore.spark.topics.arriving_attributes import reads_attributes
 from flowcore.spark.topics.formats.sql_format import outside_calendar
 
 __all__ = [
-    "ChainOutlet",
     "Keeping",
     "apply_bounded_chain",
     "apply_chain",
-    "arrow_schema",
-    "make_downstream_chain",
-    "spark_types",
 ]
 
 _COORDINATES = ("topic", "partition", "offset")
@@ -67,7 +56,6 @@ _OF_A_RECORD = (
 )  # fmt: skip
 _OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
-_COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
 _FAILED_ROWS = FailedRows(
     branch=RowKind.BAD, time=KAFKA_MS, reason=BAD_REASON, operator=FAILED_OPERATOR, value=VALUE
 )
@@ -84,22 +72,6 @@ class Keeping:
 
     place: str
     times: TaskTimes
-
-
-@dataclass(frozen=True, slots=True)
-class ChainOutlet:
-    """The records that leave a chain at an operator.
-
-    Attributes:
-        types: The types of its columns that are used.
-        multiplied: An input record may become several.
-        batched: It is unknown which input record a record was made from.
-    """
-
-    node: ChainOperator
-    types: Mapping[str, DataType]
-    multiplied: bool
-    batched: bool
 
 
 def apply_bounded_chain(
@@ -153,7 +125,7 @@ def apply_chain(
         _set_aside_unreadable(chain.head, branched, branch, inputs, made)
     frame = _select(branched.frame, [*passing, *inputs.values()])
     types = {field.name: field.dataType for field in frame.schema.fields}
-    writer = _SpecWriter(chain, used, ends)
+    writer = SpecWriter(chain, used, ends)
     spec = writer.spec({name: types[now] for name, now in inputs.items()})
     outlets = _branch_outlets(writer.outlets, branched, branch, numbers)
     columns = outlets.columns({name: types[name] for name in passing})
@@ -175,7 +147,7 @@ def apply_chain(
     task: _ChainOfTask | _KeptChain = _ChainOfTask(run)
     if keeping is not None:
         task = _KeptChain(chain.name, WorkerObject(f"{keeping.place}/{chain.name}", run), keeping.times)
-    branched.frame = frame.mapInArrow(task.run, _struct(columns))
+    branched.frame = frame.mapInArrow(task.run, spark_struct(columns))
     branched.shared = outlets.share_rows
     return outlets.branches
 
@@ -311,92 +283,3 @@ def _branch_outlets(
         for outlet in outlets
     }
     return _BranchedOutlets(outlets, branches, share_rows=branched.shared or len(branches) > 1)
-
-
-def make_downstream_chain(
-    chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator] = (),
-    check: CheckMode = "off", *, isolate_failures: bool = False,
-) -> tuple[DownstreamChain, Sequence[ChainOutlet]]:  # fmt: skip
-    """A chain that begins with a keyed process and runs in its key groups, and the chain's outlets.
-
-    The arguments are those of `apply_chain`. Records are set aside for which a function fails, if
-    ``isolate_failures`` is true.
-    """
-    writer = _SpecWriter(chain, used, ends)
-    spec = writer.spec(spark_types(chain.head.schema) if isinstance(chain.head, KeyedProcess) else {})
-    return DownstreamChain(spec=spec, check=check, isolate_failures=isolate_failures), writer.outlets
-
-
-class _SpecWriter:
-    """Describes a chain of the plan for a worker; it has `outlets`, by number, once `spec` was called."""
-
-    def __init__(
-        self, chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator]
-    ) -> None:
-        self.chain = chain
-        self.used = used
-        self.ends = ends
-        self.outlets: list[ChainOutlet] = []
-
-    def spec(self, inputs: Mapping[str, DataType]) -> ChainSpec:
-        """The chain, over an input with these types of columns."""
-        head = self._step(self.chain.head, inputs, multiplied=False, batched=False)
-        return ChainSpec(arrow_schema(inputs), head)
-
-    def _step(
-        self, node: ChainOperator, inputs: Mapping[str, DataType], *, multiplied: bool, batched: bool
-    ) -> Step:
-        types = spark_types(node.schema) if isinstance(node, PythonTransform | KeyedProcess) else inputs
-        multiplied = multiplied or node.repeats_records
-        batched = batched or isinstance(node, MapBatches)
-        attributes = node.attributes()
-        outlet, leaving, outlet_copy = None, types, "reuse"
-        if node in self.chain.outputs or node in self.ends:
-            outlet = len(self.outlets)
-            if node not in self.ends:
-                leaving = {name: kind for name, kind in types.items() if name.lower() in self.used[node]}
-                leaving = leaving or dict(list(types.items())[:1])  # a row needs a column
-            self.outlets.append(ChainOutlet(node, leaving, multiplied, batched))
-            planned = self.chain.outputs.get(node)
-            # The output has its own copy of records that other steps receive too.
-            outlet_copy = (
-                planned.value if planned else "deep" if attributes.output_value_stored else "shallow"
-            )
-        receivers = tuple(
-            Receiver(self._step(receiver, types, multiplied=multiplied, batched=batched), _COPIES[copy.value])
-            for (sender, receiver), copy in self.chain.copies.items()
-            if sender is node
-        )
-        return Step(
-            name=node.name,
-            kind=node.kind,
-            function=_called_by_key_groups if isinstance(node, KeyedProcess) else node.function,
-            schema=arrow_schema(types),
-            receivers=receivers,
-            outlet=outlet,
-            outlet_schema=arrow_schema(leaving),
-            outlet_copy=_COPIES[outlet_copy],
-            stores_output=attributes.output_value_stored,
-            stores_input=attributes.input_record_stored,
-        )
-
-
-def _called_by_key_groups(_: object) -> None:
-    """Stands for the function of a keyed process, which the chain does not call."""
-
-
-def spark_types(schema: Schema) -> dict[str, DataType]:
-    """Spark's types of a schema's columns."""
-    ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in schema.columns)
-    parsed: Any = StructType.fromDDL(ddl)
-    return {field.name: field.dataType for field in parsed.fields}
-
-
-def _struct(types: Mapping[str, DataType]) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in types.items()])
-
-
-def arrow_schema(types: Mapping[str, DataType]) -> pa.Schema:
-    """The Arrow schema of columns with these types."""
-    schema: pa.Schema = to_arrow_schema(_struct(types), timezone="UTC")
-    return schema

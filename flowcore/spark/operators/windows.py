@@ -13,9 +13,9 @@ from flowcore.keyed.output_columns import END, FIRING, IS_LATE, ORDINAL, RESULTS
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.sql import displayable_timestamp, literal
+from flowcore.spark.operators.chain_specs import arrow_schema, spark_types
 from flowcore.spark.operators.key_group_context import RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput
-from flowcore.spark.operators.python_chain import arrow_schema, spark_types
 from flowcore.spark.operators.ranking import require_sortable
 from flowcore.windows.columnar.accumulators import result_type
 from flowcore.windows.columnar.keyed import ColumnarWindows

@@ -32,7 +32,8 @@ from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors, translate_run_errors
 from flowcore.spark.operators import batch
 from flowcore.spark.operators.bounded_keyed import BoundedKeyed, apply_bounded
-from flowcore.spark.operators.python_chain import ChainOutlet, apply_bounded_chain, make_downstream_chain
+from flowcore.spark.operators.chain_specs import ChainOutlet, make_downstream_chain
+from flowcore.spark.operators.python_chain import apply_bounded_chain
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
 from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps

@@ -18,7 +18,7 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.compile.query import compile_query
 from flowcore.spark.context import Context
-from flowcore.spark.operators.python_chain import spark_types
+from flowcore.spark.operators.chain_specs import spark_types
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.session import live_session
 from flowcore.spark.topics.side_channels import SideChannels

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, RichFunction, Stream
 from flowcore.chains import Step
-from flowcore.spark.operators.python_chain import make_downstream_chain
+from flowcore.spark.operators.chain_specs import make_downstream_chain
 from tests.spark.true_plans.conftest import Compile, Compiled
 
 pytestmark = pytest.mark.spark
