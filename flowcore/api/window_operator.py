@@ -4,7 +4,7 @@ Its `flowcore.windows.WindowConfig` says what it does, over records that are map
 `Window.built_in` holds the aggregates that a runtime can fold column by column.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
@@ -171,23 +171,20 @@ class Window(StatefulOperator):
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         inputs = self.origins(known)
         times = self.timestamp.columns if self.timestamp is not None else ()
-        computed = {column for _, expression in self.computed for column in expression.columns}
         return {
+            **{name: trace(inputs, times) for name in WINDOW_COLUMNS if name in self.columns},
             **trace_each(inputs, self.by),
-            **(
-                trace_to_all(inputs, self.values, {*computed, *self.uses})
-                if self.ranking is None
-                else {
-                    **trace_each(inputs, self.values[:-1]),
-                    **trace_to_all(inputs, [self.ranking.rank], {name for name, _ in self.ranking.order}),
-                }
-            ),
-            **{
-                name: trace(inputs, times)
-                for name in WINDOW_COLUMNS
-                if name in {*self.columns} - {*self.by, *self.values}
-            },
+            **self._value_origins(inputs),
         }
+
+    def _value_origins(self, inputs: Sequence[Origins]) -> Origins:
+        """Those of `values`, some of which a running aggregate may name as windows name their columns."""
+        if self.ranking is not None:
+            order = {name for name, _ in self.ranking.order}
+            rank = trace_to_all(inputs, [self.ranking.rank], order)
+            return {**trace_each(inputs, self.values[:-1]), **rank}
+        computed = {column for _, expression in self.computed for column in expression.columns}
+        return trace_to_all(inputs, self.values, {*computed, *self.uses})
 
     def compiled(self) -> Decision:
         """``"native"``: Spark's own aggregate. ``"key-group"``: Python over whole columns, with state."""

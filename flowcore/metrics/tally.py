@@ -172,18 +172,14 @@ class BusyOperators:
                 commits.popleft()
         (first_ms, _, before), (last_ms, _, after) = commits[0], commits[-1]
         length_ms = last_ms - first_ms
-        is_idle = not running and now_ms - last_ms > max(length_ms, WINDOW_MS)
+        shares: Mapping[str, float] = {}
+        if not running and now_ms - last_ms > max(length_ms, WINDOW_MS):
+            shares = dict.fromkeys(self._names, 0.0)
+        elif length_ms:
+            shares = {name: (after[name] - before[name]) / length_ms for name in self._names}
         return tuple(
-            OperatorProgress(
-                name=name,
-                busy_ms=busy_ms[name],
-                busy_share=0.0
-                if is_idle
-                else (after[name] - before[name]) / length_ms
-                if length_ms
-                else None,
-            )
-            for name in self._names
+            OperatorProgress(name=name, busy_ms=each_ms, busy_share=shares.get(name))
+            for name, each_ms in busy_ms.items()
         )
 
 

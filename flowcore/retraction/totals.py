@@ -20,7 +20,7 @@ from flowcore.keyed.plain import NAN
 from flowcore.windows.arithmetic import average_decimals, from_units, to_units, wrap_int64
 from flowcore.windows.built_in import BuiltIn
 
-__all__ = ["Argument", "Total", "is_summable"]
+__all__ = ["Argument", "Total"]
 
 _SMALLEST = 1074
 """The smallest positive number is 2 to the power of minus this."""
@@ -181,12 +181,6 @@ class Total:
         if self._greatest is _UNKNOWN:
             self._greatest = NAN if NAN in self.values else max(self.values)
         return self._greatest
-
-
-def is_summable(kind: pa.DataType) -> bool:
-    """Whether values of a type can be summed."""
-    types = pa.types
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 
 
 def _is_less(one: Any, other: Any) -> bool:

@@ -18,7 +18,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["BusyTimes", "Sums", "TaskTimes"]
+__all__ = ["BusyTimes", "TaskTimes"]
 
 _T = TypeVar("_T")
 _Times = Counter[tuple[str, str]]
@@ -34,7 +34,7 @@ class BusyTimes:
     def for_tasks(self, context: SparkContext, query: str) -> TaskTimes:
         """What adds the times of a query's tasks to these."""
         if self._accumulator is None:
-            self._accumulator = context.accumulator(Counter(), Sums())
+            self._accumulator = context.accumulator(Counter(), _Sums())
         return TaskTimes(self._accumulator, query)
 
     def read(self, query: str) -> Mapping[str, int]:
@@ -85,9 +85,7 @@ class TaskTimes:
         self.add(operator, time.perf_counter_ns() - began_ns - waited_ns)
 
 
-class Sums(AccumulatorParam[_Times]):
-    """Adds counters."""
-
+class _Sums(AccumulatorParam[_Times]):
     def zero(self, value: _Times) -> _Times:  # noqa: ARG002 - Spark's signature
         return Counter()
 

@@ -100,14 +100,13 @@ def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
 
 def _require_unmoved(plan: Plan, settings: Settings) -> None:
     """Check that no query that the plan does not have keeps the state of an operator that it has."""
-    places = {
-        state.operator: query.name for query in plan.live_queries for state in derive_needs(query).states
-    }
+    queries = {query.name: query for query in plan.live_queries}
+    places = {state.operator: name for name, query in queries.items() for state in derive_needs(query).states}
     folder = settings.state_dir.absolute() / plan.flow / "checkpoints"
     for path in sorted(folder.glob("*.plan.json")):
         name = path.name.removesuffix(".plan.json")
         checkpoint = path.with_name(name)
-        if name in {query.name for query in plan.live_queries} or not planned_batches(checkpoint):
+        if name in queries or not planned_batches(checkpoint):
             continue
         kept: tuple[KeptState, ...] = ()
         with suppress(StateError):  # a damaged file of a query that does not run any more

@@ -123,6 +123,7 @@ def spark_types(schema: Schema) -> dict[str, DataType]:
 
 
 def spark_struct(types: Mapping[str, DataType]) -> StructType:
+    """Spark's schema of columns with these types."""
     return StructType([StructField(name, kind) for name, kind in types.items()])
 
 

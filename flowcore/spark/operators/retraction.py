@@ -11,10 +11,10 @@ from flowcore.keyed.output_columns import DELETED, RESULTS, TIMESTAMP
 from flowcore.ranking.keyed import is_sortable
 from flowcore.retraction.aggregates import RetractingAggregates
 from flowcore.retraction.changelog import CHANGE, Changelog
-from flowcore.retraction.totals import is_summable
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.key_group_context import PASSED, RECORD_TIMESTAMP, KeyGroupContext
 from flowcore.spark.operators.keyed_step import KeyedStep, StepOutput, key_and_passed_columns
+from flowcore.windows.columnar.accumulators import is_summable
 
 __all__ = ["prepare_changelog", "prepare_retracting_aggregate"]
 

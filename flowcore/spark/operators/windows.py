@@ -99,6 +99,7 @@ def make_window_operator(
         dead_letters: Which failures of its functions become dead letters.
         uses: The columns that a record has of `Window.uses`, if not all.
     """
+    uses = node.uses if uses is None else uses
     types = {field.name: field.type for field in records}
     if _is_columnar(node, types):
         return ColumnarWindows(
@@ -111,7 +112,7 @@ def make_window_operator(
         results = pa.schema([(name, result_type(each, types)) for name, each in node.built_in])
     elif (ranking := node.ranking) is not None:
         require_sortable(node.name, {name: types[name] for name, _ in ranking.order})
-        kept = [(name, known[name.lower()]) for name in node.values[:-1] if uses is None or name in uses]
+        kept = [(name, known[name.lower()]) for name in node.values[:-1] if name in uses]
         results = pa.schema([*kept, (ranking.rank, pa.int32())])
     else:
         results = pa.schema([(name, known[name.lower()]) for name in node.values])
@@ -120,7 +121,7 @@ def make_window_operator(
         config=node.config,
         keys=node.by,
         key_of=node.key_of,
-        values=tuple(_values(node, node.uses if uses is None else uses)),
+        values=tuple(_values(node, uses)),
         timestamp=RECORD_TIMESTAMP,
         rows=records,
         results=results,

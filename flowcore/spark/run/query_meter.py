@@ -130,7 +130,7 @@ class QueryMeter:
             busy_ns: How long operators were busy, by name.
         """
         self._take()
-        batch = self._tally.last
+        batch, busy = self._tally.last, self._busy
         unreported = self._running_batch.records(self._last_batch) if self._running_batch else 0
         rows_in, rows_out = self._tally.rows_in + unreported, self._count(topics, self._sinks)
         watermarks = self._partition_watermarks()
@@ -145,11 +145,11 @@ class QueryMeter:
             active=self._active(),
             batches=self._tally.batches,
             rows_in=rows_in,
-            rows_per_second=self._rows_per_second(now_ms, rows_in),
+            rows_per_second=self._rows_per_second(now_ms, rows_in, busy=busy),
             rows_out=rows_out,
             rows_out_per_second=self._rows_out.take(now_ms, rows_out),
             lag=lag,
-            backlog=self._backlog(partitions, lag, now_ms),
+            backlog=self._backlog(partitions, lag, now_ms, busy=busy),
             batch_ms=batch.length_ms if batch else None,
             watermark_ms=self._watermark_ms(),
             **self._tally.counts,
@@ -162,7 +162,7 @@ class QueryMeter:
             state_bytes=self._tally.state_bytes,
             bounded=self.bounded,
             partitions=partitions,
-            operators=self._operators.take(now_ms, self._tally.batches, busy_ns, running=self._busy),
+            operators=self._operators.take(now_ms, self._tally.batches, busy_ns, running=busy),
         )
 
     def _count(self, topics: TopicEnds, names: Collection[str]) -> int:
@@ -180,10 +180,10 @@ class QueryMeter:
     def _last_batch(self) -> int:
         return self._tally.last.number if self._tally.last else -1
 
-    def _rows_per_second(self, now_ms: int, rows_in: int) -> float | None:
+    def _rows_per_second(self, now_ms: int, rows_in: int, *, busy: bool) -> float | None:
         if self._running_batch:
             return self._rows_in.take(now_ms, rows_in)
-        return self._tally.rows_per_second(now_ms, busy=self._busy)
+        return self._tally.rows_per_second(now_ms, busy=busy)
 
     @property
     def _busy(self) -> bool:
@@ -200,8 +200,10 @@ class QueryMeter:
             if node.name in known
         }
 
-    def _backlog(self, partitions: Iterable[PartitionProgress], lag: int | None, now_ms: int) -> bool | None:
-        waits = self._waits_for_a_flush(now_ms)
+    def _backlog(
+        self, partitions: Iterable[PartitionProgress], lag: int | None, now_ms: int, *, busy: bool
+    ) -> bool | None:
+        waits = self._waits_for_a_flush(now_ms, busy=busy)
         for topic, node in self._sources.items():
             lags = [one.lag for one in partitions if one.topic == topic and one.lag is not None]
             if lags and lag is not None:
@@ -212,12 +214,12 @@ class QueryMeter:
                 self._inputs.receive(node.name, backlog=lagging)
         return self._inputs.backlog
 
-    def _waits_for_a_flush(self, now_ms: int) -> bool:
+    def _waits_for_a_flush(self, now_ms: int, *, busy: bool) -> bool:
         """Whether unread records only wait for the flush interval, and not for a batch that takes longer."""
         interval_ms = self._query.batch_interval_ms
         if interval_ms is None:
             return False
-        if not self._busy:
+        if not busy:
             self._busy_since = None
         elif self._busy_since is None or self._busy_since[0] != self._last_batch:
             self._busy_since = self._last_batch, now_ms

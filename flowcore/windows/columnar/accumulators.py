@@ -23,7 +23,10 @@ from flowcore.keyed.key_index import Ints, KeyIndex, to_python_keys
 from flowcore.windows.arithmetic import MAX_DIGITS, wrap_int64
 from flowcore.windows.built_in import BuiltIn
 
-__all__ = ["Accumulator", "AccumulatorColumns", "AccumulatorTable", "ColumnarAggregates", "result_type"]
+__all__ = [
+    "Accumulator", "AccumulatorColumns", "AccumulatorTable", "ColumnarAggregates", "is_summable",
+    "result_type",
+]  # fmt: skip
 
 _Numbers = npt.NDArray[Any]
 AccumulatorColumns = dict["Accumulator", _Numbers]
@@ -232,7 +235,7 @@ def _require_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> None:
     if aggregate.function not in _OF_NUMBERS | _OF_BOOLEANS:
         return
     given = types[aggregate.columns[0]]
-    if aggregate.function in _OF_NUMBERS and not _is_numeric(given):
+    if aggregate.function in _OF_NUMBERS and not (is_summable(given) or pa.types.is_null(given)):
         msg = (
             f"{aggregate.function} of {aggregate.columns[0]!r} of type {given}, which is not a number: there "
             "is no result; cast the argument, for instance to DOUBLE"
@@ -246,13 +249,10 @@ def _require_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> None:
         raise PlanError(msg)
 
 
-def _is_numeric(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_null(kind)
-    )
+def is_summable(kind: pa.DataType) -> bool:
+    """Whether values of a type can be summed."""
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 
 
 def _has_map(kind: pa.DataType) -> bool:
