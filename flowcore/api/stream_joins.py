@@ -112,7 +112,8 @@ class StreamJoin(StatefulOperator):
 
     def side_columns(self, side: int, used: Collection[str]) -> list[str]:
         """The columns of the left (0) or right (1) input in the output, besides the key, that are used."""
-        own = {name.lower() for name in self.inputs[side].columns} - {name.lower() for name in self.by}
+        joined = {pair[side].lower() for pair in self.on}  # a left column may have the name of a right one
+        own = {name.lower() for name in self.inputs[side].columns} - joined
         return [name for name in self.columns if name.lower() in own.intersection(used)]
 
     def stored_columns(self, used: Collection[str]) -> tuple[str, ...]:

@@ -250,7 +250,8 @@ def _make_join(
 def _describe_pairs(node: StreamJoin, left: _Side, right: _Side, context: KeyGroupContext) -> StepOutput:
     """The branch of pairs and unmatched records."""
     sides = (left, right) if right.in_output else (left,)
-    names = {name.lower(): name for name in (*node.by, *JOIN_WINDOW_COLUMNS, ROW_ID)} | {IS_DELETED: DELETED}
+    names = {IS_DELETED: DELETED} if node.updating else {}
+    names |= {name.lower(): name for name in (*node.by, *JOIN_WINDOW_COLUMNS, ROW_ID)}
     names |= {name.lower(): f"{side.prefix}{name}" for side in sides for name in side.results}
 
     def find_origin(side: _Side, found: Mapping[str, str]) -> str:
