@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic
+from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 
 pytestmark = pytest.mark.kafka
 
@@ -102,6 +102,33 @@ def test_outer_rows_are_deleted_when_a_partner_arrives(live: Live) -> None:
         live.run(flow)
     ids = {(record.id, record.value) for record in live.records(out)}
     assert len(ids) == len({name for name, _ in ids}) == len(pairs) + 1 + 2 * 2
+
+
+def test_stored_rows_are_deleted_under_their_name_after_an_operator_was_added(live: Live) -> None:
+    """A column of the left side has the name of the right one joined on, and keeps its own value."""
+    orders = live.topic("orders", schema="id BIGINT, customer BIGINT, at BIGINT", watermark=monotonous())
+    customers = live.topic("customers", schema="id BIGINT, name STRING", watermark=monotonous())
+    out, totals = live.topic("out"), live.topic("totals")
+
+    def named(*, counts: bool) -> Flow:
+        flow = Flow("shop")
+        timed = flow.read("orders", orders).with_event_time("at", watermark=monotonous(), name="timed")
+        on = {"customer": "id"}
+        rows = timed.join(flow.read("customers", customers), on=on, how="left", ttl=None, name="rows")
+        rows.write("out", out)
+        if counts:
+            timed.window(Tumbling(10), by="customer", name="a").aggregate(n="count(*)").write("n", totals)
+        return flow
+
+    live.send(orders, {"id": 17, "customer": 3, "at": 1}, {"id": 18, "customer": 3, "at": 2})
+    live.send(customers, {"id": 9, "name": "Bo"})
+    live.run(named(counts=False))
+    assert sorted((row["id"], row["customer"]) for row in live.values(out)) == [(17, 3), (18, 3)]
+    live.send(customers, {"id": 3, "name": "Ann"})
+    live.run(named(counts=True))
+
+    found = sorted((row["id"], row["customer"], row["name"]) for row in _table(live, out))
+    assert found == [(17, 3, "Ann"), (18, 3, "Ann")]
 
 
 def _table(live: Live, topic: KafkaTopic) -> list[dict[str, Any]]:

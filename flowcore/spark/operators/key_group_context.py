@@ -162,6 +162,16 @@ class KeyGroupContext:
         return [self.sources.index(each) for each in cuts]
 
     @property
+    def _assigned(self) -> dict[int, int]:
+        """By the number of an operator that assigns event time, that of the topic of its records."""
+        sources = self.sources
+        return {
+            sources.index(each): sources.index(_source(each))
+            for each in self.query.assigners
+            if _source(each).topic
+        }
+
+    @property
     def coordinates(self) -> dict[str, str]:
         """The columns of a record's coordinates: their name in key groups, and upstream of them.
 
@@ -188,6 +198,10 @@ class KeyGroupContext:
             }
             cases = " ".join(f"WHEN {literal(name)} THEN {number}" for name, number in numbers.items())
             texts[SOURCE] = f"coalesce({SOURCE}, CASE topic {cases} END)"
+        if self.reads_topics and (assigned := self._assigned):
+            # State keeps it, and the number of an operator changes when others are added.
+            cases = " ".join(f"WHEN {number} THEN {topic}" for number, topic in assigned.items())
+            texts[SOURCE] = f"CASE {texts[SOURCE]} {cases} ELSE {texts[SOURCE]} END"
         if self.reads_ids:
             if branch.has_record_id:
                 texts[INPUT_ID] = RECORD_ID  # its ordinal is another column
