@@ -5,8 +5,9 @@ of its own operators by position, so a query must have the same ones in the same
 by key group is found by the exchange, that is by depth, and by the operator's name: such operators may be
 added and removed, but not moved or renamed. An operator that stores records has the columns of them that are
 read downstream, and which of several outputs of a source record each is, if there may be several. A window
-keeps state of its trigger, which one of another kind would misread. Filters, projections, functions without
-state, joined results and sinks may change otherwise.
+keeps state of its trigger, which one of another kind would misread. A join of streams keeps rows by the
+columns joined on, which may have another name on the right. Filters, projections, functions without state,
+joined results and sinks may change otherwise.
 """
 
 import hashlib
@@ -14,9 +15,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product, zip_longest
+from typing import TypeVar
 
 from flowcore.api.node import KeptState
-from flowcore.api.operators import Join, MapBatches, Operator, WithHistory
+from flowcore.api.operators import Join, MapBatches, Operator, StreamJoin, WithHistory
 from flowcore.api.stateful import StatefulOperator
 from flowcore.planner.model import LiveQuery
 
@@ -25,6 +27,8 @@ __all__ = ["CheckpointNeeds", "derive_needs", "find_differences", "stores_ordina
 _BACKLOG = "its own backlog"
 _BUFFERED = "the latest output until a flush"
 _ORDINAL = "the ordinal"
+_Kept = TypeVar("_Kept")
+_ByName = tuple[tuple[str, _Kept], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,15 @@ class CheckpointNeeds:
             earlier version did not write it.
         triggers: ``(operator, kind)`` of windows: the kind of their trigger. An earlier version did not write
             it.
+        joined: ``(operator, columns)`` of joins of streams: the right columns joined on. An earlier version
+            did not write it.
     """
 
     sources: tuple[str, ...]
     states: tuple[KeptState, ...]
     stored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     triggers: tuple[tuple[str, str], ...] = ()
+    joined: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -52,7 +59,7 @@ class CheckpointNeeds:
         states = [asdict(state) for state in self.states]
         for state in states:
             state["operator"] = state["operator"] if state["depth"] else None
-        more = [each for each in (self.stored, self.triggers) if each]
+        more = [each for each in (self.stored, self.triggers, self.joined) if each]
         return hashlib.sha256(json.dumps([self.sources, states, *more]).encode()).hexdigest()
 
 
@@ -74,7 +81,12 @@ def derive_needs(query: LiveQuery) -> CheckpointNeeds:
         for node in query.operators
         if isinstance(node, StatefulOperator) and (kind := node.trigger_kind()) is not None
     )
-    return CheckpointNeeds((*topics, *backlog), states, tuple(_find_stored(query)), triggers)
+    joined = tuple(
+        (node.name, tuple(right for _, right in node.on))
+        for node in query.operators
+        if isinstance(node, StreamJoin)
+    )
+    return CheckpointNeeds((*topics, *backlog), states, tuple(_find_stored(query)), triggers, joined)
 
 
 def stores_ordinals(query: LiveQuery) -> bool:
@@ -102,20 +114,25 @@ def find_differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[
     names = [name for name in kept if name in keeps] if kept and keeps else [*kept, *keeps]
     for name in names:
         yield from _compare(kept.get(name), keeps.get(name))
-    stored = dict(now.stored)
-    for name, columns in before.stored:
-        if stored.get(name, columns) != columns:
-            yield (
-                f"operator {name!r} stored of each record {', '.join(columns) or 'nothing'}, and now "
-                f"{', '.join(stored[name]) or 'nothing'}"
-            )
-    triggers = dict(now.triggers)
-    for name, kind in before.triggers:
-        if triggers.get(name, kind) != kind:
-            yield f"operator {name!r} had the trigger {kind}, and now {triggers[name]}"
+    for name, *both in _changed(before.stored, now.stored):
+        columns = (", ".join(each) or "nothing" for each in both)
+        yield f"operator {name!r} stored of each record {', and now '.join(columns)}"
+    for name, *both in _changed(before.joined, now.joined):
+        columns = (", ".join(each) for each in both)
+        yield f"operator {name!r} joined on right columns {', and now on '.join(columns)}"
+    for name, *kinds in _changed(before.triggers, now.triggers):
+        yield f"operator {name!r} had the trigger {', and now '.join(kinds)}"
     for gone, added in product(kept, keeps):
         if gone not in keeps and added not in kept and replace(kept[gone], operator=added) == keeps[added]:
             yield f"operator {gone!r} is gone, and {added!r} keeps the same: its state is found by its name"
+
+
+def _changed(before: _ByName[_Kept], now: _ByName[_Kept]) -> Iterator[tuple[str, _Kept, _Kept]]:
+    """What differs of operators that both have, by name: before, and now."""
+    found = dict(now)
+    for name, old in before:
+        if (new := found.get(name, old)) != old:
+            yield name, old, new
 
 
 def _compare(old: KeptState | None, new: KeptState | None) -> Iterator[str]:

@@ -369,9 +369,10 @@ def _read(path: Path) -> _PlanFile:
         identity = CheckpointIdentity.parse(found["identity"])
         stored = tuple((name, tuple(columns)) for name, columns in found.get("stored", ()))
         triggers = tuple((name, kind) for name, kind in found.get("triggers", ()))
-        needs = CheckpointNeeds(tuple(found["sources"]), states, stored, triggers)
+        joined = tuple((name, tuple(columns)) for name, columns in found.get("joined", ()))
+        needs = CheckpointNeeds(tuple(found["sources"]), states, stored, triggers, joined)
         texts = [(*each.keys, *each.values) for each in states]
-        texts += [*triggers, *((name, *columns) for name, columns in stored)]
+        texts += [*triggers, *((name, *columns) for name, columns in (*stored, *joined))]
         for part in (needs.sources, *types.values(), *texts):
             if not all(isinstance(text, str) for text in part):
                 msg = f"{part} are not texts"

@@ -149,6 +149,25 @@ def test_needs_have_the_columns_that_are_stored_of_records(
     assert [*find_differences(unknown, joined)] == []
 
 
+def test_needs_of_a_join_of_streams_have_the_right_columns_joined_on() -> None:
+    """Payments that were kept by one column would be found by another one."""
+
+    def needs(right: str) -> CheckpointNeeds:
+        flow = Flow("f")
+        orders = flow.read("orders", KafkaTopic("orders", schema="id BIGINT"))
+        payments = KafkaTopic("payments", schema="order_id BIGINT, ref BIGINT, amount BIGINT")
+        joined = orders.join(flow.read("payments", payments), on={"id": right}, ttl=None, name="paid")
+        joined.select("id", "amount").write("out", KafkaTopic("out"))
+        return derive_needs(next(query for query in _queries(flow) if query.sinks))
+
+    before, now = needs("order_id"), needs("ref")
+
+    (difference,) = find_differences(before, now)
+    assert difference == "operator 'paid' joined on right columns order_id, and now on ref"
+    assert before.fingerprint != now.fingerprint
+    assert [*find_differences(replace(before, joined=()), now)] == []  # an earlier version wrote it
+
+
 def test_needs_of_windows_have_their_length_function_and_key_groups() -> None:
     """The allowed lateness is not among the needs."""
 
