@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.joins.group import LEFT, RIGHT, JoinConfig, JoinGroup, NewRows, shift_times
@@ -79,8 +78,7 @@ class AsOfJoinGroup(JoinGroup[AsOfJoin]):
             if self._config.how == "inner":
                 decided, places, times_ms = decided[found], places[found], times_ms[found]
                 found = found[found]
-            partners = right.rows.take(pa.array(places, pa.int64(), mask=~found))
-            self._emit(left.rows.take(decided), partners, times_ms, out)
+            self._emit_joined(left.rows.take(decided), places, found, times_ms, out)
         right.end(watermark_ms)
         self._remove_ended()
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.joins.side_rows import SideRows
+from flowcore.joins.side_rows import PAIRS_AT_ONCE, SideRows
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows, timestamps_of
 from flowcore.keyed.key_index import Ints, KeyIndex, factorize_keys, to_python_keys
@@ -236,6 +236,21 @@ class JoinGroup(KeyGroup, Generic[Config]):
         last = self._last_columns(times_ms, deleted)
         columns = [*left.columns, *right.columns[len(self._config.keys) :], *last]
         out.rows(RESULTS, pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def _emit_joined(
+        self,
+        left: pa.RecordBatch,
+        places: Ints,
+        found: npt.NDArray[np.bool_],
+        times_ms: Ints,
+        out: StepOutputs,
+    ) -> None:
+        """Emit left rows, each with the right row at its place if one was found."""
+        right = self._sides[RIGHT].rows
+        for start in range(0, len(times_ms), PAIRS_AT_ONCE):
+            part = slice(start, start + PAIRS_AT_ONCE)
+            partners = right.take(pa.array(places[part], pa.int64(), mask=~found[part]))
+            self._emit(left.slice(start, PAIRS_AT_ONCE), partners, times_ms[part], out)
 
     def _emit_alone(
         self,

@@ -153,7 +153,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         left = np.flatnonzero(~new.is_right)
         if self._loaded:
             stored = self._stored_columns(new.rows.take(left), LEFT)
-            self._emit_joined(new.codes[left], new.times_ms[left], stored, out)
+            self._emit_now(new.codes[left], new.times_ms[left], stored, out)
         else:
             self._add(LEFT, new, left)
 
@@ -174,10 +174,10 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         if self._backlog is not None:
             out.control(RecordAttributes(self._backlog))
         left = self._sides[LEFT]
-        self._emit_joined(left.codes, left.times_ms, left.rows, out)
+        self._emit_now(left.codes, left.times_ms, left.rows, out)
         self._end_rows()
 
-    def _emit_joined(self, codes: Ints, times_ms: Ints, left: pa.RecordBatch, out: StepOutputs) -> None:
+    def _emit_now(self, codes: Ints, times_ms: Ints, left: pa.RecordBatch, out: StepOutputs) -> None:
         """Emit left rows with their current partners."""
         right = self._sides[RIGHT]
         ends = np.full(len(codes), self._expired_ms + 1), np.full(len(codes), self._processing_time_ms)
@@ -187,7 +187,7 @@ class LatestJoinGroup(JoinGroup[LatestJoin]):
         if self._config.how == "inner":
             left, places, times_ms = left.filter(pa.array(found)), places[found], times_ms[found]
             found = found[found]
-        self._emit(left, right.rows.take(pa.array(places, pa.int64(), mask=~found)), times_ms, out)
+        self._emit_joined(left, places, found, times_ms, out)
 
     def _end_rows(self) -> None:
         """End the left rows that have left, and the right rows that are replaced or too old."""

@@ -22,11 +22,12 @@ from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.content import CHANGES, REMOVED
 from flowcore.keyed.key_index import Ints
 
-__all__ = ["ID", "MATCHED", "TIME", "Matches", "SideRows"]
+__all__ = ["ID", "MATCHED", "PAIRS_AT_ONCE", "TIME", "Matches", "SideRows"]
 
 ID, TIME, MATCHED = "@id", "@time_ms", "@matched"
 """The first columns of stored rows; their key is in ``key0``, ``key1`` and so on."""
-_PAIRS_AT_ONCE = 1 << 17
+PAIRS_AT_ONCE = 1 << 17
+"""So many pairs leave together: a column of text or bytes cannot hold 2 GiB."""
 _Flags = npt.NDArray[np.bool_]
 
 
@@ -56,7 +57,7 @@ class Matches:
         ends = np.cumsum(self.count)
         first = 0
         while first < len(ends) and (done := int(ends[first] - self.count[first])) < ends[-1]:
-            last = max(int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, "right")), first + 1)
+            last = max(int(np.searchsorted(ends, done + PAIRS_AT_ONCE, "right")), first + 1)
             count = self.count[first:last]
             begin = self.start[first:last] - (ends[first:last] - count - done)
             probing = np.repeat(np.arange(first, last), count)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark
 from flowcore.errors import NoTimestampError
 from flowcore.joins.asof import AsOfJoin
+from flowcore.joins.side_rows import PAIRS_AT_ONCE
 from flowcore.keyed.control import Channel
 from flowcore.keyed.operator import CONTROL, StepOutputs
 from flowcore.keyed.output_columns import LATE_LEFT, LATE_RIGHT, RESULTS
@@ -262,3 +263,16 @@ def test_a_row_without_timestamp_is_named() -> None:
 
     with pytest.raises(NoTimestampError, match=r"with \{'key': 'a'\} has no timestamp"):
         join().open().rows(rows, StepOutputs())
+
+
+def test_many_rows_leave_in_limited_batches() -> None:
+    """The columns of a partner that all of them have would not fit one batch."""
+    group, out = join().open(), StepOutputs()
+    group.rows(batch_of([right("a", 1, 7)]), out)
+    rows = batch_of([left("a", 2, 0)])
+    group.rows(pa.Table.from_batches([rows] * (PAIRS_AT_ONCE + 1)).combine_chunks().to_batches()[0], out)
+    group.advance_watermark(2, out)
+
+    batches = [batch for name, batch in out.batches if name == RESULTS]
+    assert [batch.num_rows for batch in batches] == [PAIRS_AT_ONCE, 1]
+    assert {value for batch in batches for value in batch.column("r").unique().to_pylist()} == {"7"}

@@ -282,7 +282,7 @@ def test_state_is_dropped_when_no_partner_can_come() -> None:
 
 def test_many_partners_of_one_row_are_emitted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for pairs does not grow with their number."""
-    monkeypatch.setattr(side_rows, "_PAIRS_AT_ONCE", 10)
+    monkeypatch.setattr(side_rows, "PAIRS_AT_ONCE", 10)
     group, out = join("inner", 1_000, 1_000).open(), StepOutputs()
     group.rows(batch_of([left("a", n, n) for n in range(17)]), out)
     group.rows(batch_of([right("a", n, n) for n in range(13)]), out)
