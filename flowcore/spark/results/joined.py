@@ -238,7 +238,7 @@ def _join_keys(operator: Operator, plan: Plan, kinds: Collection[str]) -> list[t
 
 def _repeats(files: Sequence[str], keys: Sequence[str]) -> bool:
     # Arrow takes as long as Spark needs to plan the query.
-    table = dataset(list(files)).to_table(columns=list(keys))
+    table = dataset(list(files)).to_table(columns=list(keys)).drop_null()  # null equals no key
     try:
         groups = table.group_by(list(keys)).aggregate([])
     except pa.ArrowNotImplementedError:  # a key of a nested type: positions are never wrong
