@@ -52,10 +52,11 @@ def require_stream_join(
     """
     bounded = left.bounded and right.bounded
     if (left.bounded or right.bounded) and not (bounded and by_time):
-        ends = left if left.bounded else right
+        ends, stream = (left, right) if left.bounded else (right, left)
         refuse(
             f"operator {name!r}: join of streams with the bounded {ends.name!r}: it has no watermarks, so "
-            "that records would wait for their partners for ever; use join(...), and where(...) for the times"
+            "that records would wait for their partners for ever; join the stream with it, "
+            f"{stream.name}.join({ends.name}, ...), and use where(...) for the times"
         )
     if left is right:
         refuse(

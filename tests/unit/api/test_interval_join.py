@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Callable[[Stream, Stream], object], str]] = {
     ),
     "bounded": (
         lambda o, _: joined(o, read(_flow(o), "table", PAYMENTS, until="latest", watermark=None)),
-        "bounded 'table'.*use join",
+        r"bounded 'table'.*orders\.join\(table",
     ),
 }  # fmt: skip
 
