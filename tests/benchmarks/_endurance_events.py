@@ -27,7 +27,7 @@ def read_events(site: Site) -> list[dict[str, Any]]:
                     *_shown_by_check(running, note["run"]),
                 ]
             case "live":
-                places = _switched(beats, "caught up", "micro-batch to realtime")
+                places = _live(beats, note["run"])
             case "refresh":
                 places = [*_made(site, note), *_taken_over(beats, note["version"])]
             case "kill -9 of the code server":
@@ -75,6 +75,15 @@ def _shown_by_check(checks: list[dict[str, Any]], run: str) -> list[str]:
         f"check running: {each['evaluation']['description']}"
         for each in checks
         if each["evaluation"] and run in (each["evaluation"]["description"] or "")
+    ]
+
+
+def _live(beats: list[dict[str, Any]], run: str) -> list[str]:
+    """The switch to real-time mode; or, if it had nothing to catch up with, its first heartbeat in it."""
+    modes = [[v for k, v in beat.items() if k.endswith("/mode")] for beat in beats if beat["run"] == run]
+    first = [each for each in modes if {*each} == {"realtime"}][-1:]
+    return _switched(beats, "caught up", "micro-batch to realtime") or [
+        f"materialization of auctions/live, mode: {', '.join(each)}, run {run}" for each in first
     ]
 
 

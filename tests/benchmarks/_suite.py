@@ -1,8 +1,9 @@
 """All benchmarks, with the options of each at three sizes.
 
 *Full* is what figures are quoted from. *Quick* shows in a quarter of an hour whether a change moved
-something: of most benchmarks by one round, over too few records to tell the start from the rate. *Smallest*
-shows only that a benchmark runs and that its answers are right: its figures mean nothing.
+something: of most benchmarks by one round, over too few records to tell the start from the rate, and without
+the further cases of a benchmark. *Smallest* shows only that a benchmark runs and that its answers are right:
+its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -22,20 +23,25 @@ class Entry:
     Attributes:
         name: Names its result.
         benchmark: The command below `flowcore bench`.
+        quick: None for a further case of a benchmark, which is left out.
         always: Options of all sizes.
         full: Options of the full size; empty for the benchmark's own.
     """
 
     name: str
     benchmark: str
-    quick: str
+    quick: str | None
     smallest: str
     always: str = ""
     full: str = ""
 
+    def is_in(self, size: str) -> bool:
+        """Whether it runs at a size."""
+        return size != "quick" or self.quick is not None
+
     def options(self, size: Size) -> list[str]:
-        """The options of a size."""
-        chosen: str = {"full": self.full, "quick": self.quick, "smallest": self.smallest}[size]
+        """The options of a size that it is in."""
+        chosen = {"full": self.full, "quick": self.quick or "", "smallest": self.smallest}[size]
         return [*self.always.split(), *chosen.split()]
 
 
@@ -50,7 +56,7 @@ SUITE = (
         "delivery",
         "join",
         always="--delivery",
-        quick="--bids 100000 --history-events 5000 --rounds 1",
+        quick=None,
         smallest="--bids 25000 --history-events 5000 --rounds 1",
     ),
     Entry(
@@ -88,7 +94,7 @@ SUITE = (
         "flush-keys",
         "flush",
         always="--case keys",
-        quick="--keys 200000 --rounds 1",
+        quick=None,
         smallest="--keys 20000 --rounds 1",
     ),
     Entry(
@@ -102,14 +108,14 @@ SUITE = (
         "exchanges",
         "chain",
         always="--case exchanges",
-        quick="--bids 50000 --rounds 1",
+        quick=None,
         smallest="--bids 10000 --rounds 1",
     ),
     Entry(
         "branches",
         "chain",
         always="--case branches",
-        quick="--seconds 12 --rate 1000 --rounds 1",
+        quick=None,
         smallest="--seconds 15 --rate 500 --rounds 1",
     ),
     Entry(
@@ -122,19 +128,19 @@ SUITE = (
         "latency",
         "latency",
         always="--mode realtime",
-        quick="--bids 50000 --rounds 1 --minutes 1 --history-events 5000",
+        quick="--rounds 0 --minutes 1 --history-events 5000",
         smallest="--bids 5000 --rounds 1 --minutes 1 --rate 100 --history-events 5000",
     ),
     Entry(
         "held-state",
         "held-state",
-        quick="--keys 50000 --batches 10 --key-groups 16 --rounds 1",
+        quick="--keys 20000 --batches 6 --key-groups 16 --rounds 1",
         smallest="--keys 5000 --batches 4 --key-groups 8 --rounds 1",
     ),
     Entry(
         "scale",
         "scale",
-        quick="--points 2 --records 5000 --batches 4 --rounds 1 --dimension keys --dimension branches",
+        quick="--points 2 --records 5000 --batches 4 --rounds 1 --dimension keys",
         smallest="--points 1 --records 1000 --batches 3 --rounds 1 --dimension keys --dimension state-mb "
         "--dimension depth",
     ),

@@ -26,7 +26,7 @@ _MAIN = (
 
 
 @click.command()
-@click.option("--quick", "size", flag_value="quick", help="A small size of each: minutes in all.")
+@click.option("--quick", "size", flag_value="quick", help="A small size of each benchmark: minutes in all.")
 @click.option(
     "--smallest", "size", flag_value="smallest", help="Only whether each runs, and its answers are right."
 )
@@ -42,8 +42,9 @@ def command(*, size: Size | None, names: tuple[str, ...], results: Path) -> None
         msg = f"--only {', '.join(unknown)} does not exist; the benchmarks are {', '.join(known)}"
         raise click.UsageError(msg)
     results.mkdir(parents=True, exist_ok=True)
-    chosen = [entry for entry in SUITE if not names or entry.name in names]
-    failed = [entry.name for entry in chosen if not _run(entry, size or "full", results)]
+    size = size or "full"
+    chosen = [entry for entry in SUITE if (not names or entry.name in names) and entry.is_in(size)]
+    failed = [entry.name for entry in chosen if not _run(entry, size, results)]
     click.echo(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
     if failed:
         msg = f"benchmarks failed: {', '.join(failed)}; their output is above"

@@ -76,7 +76,8 @@ def make_table(results: Sequence[Mapping[str, Any]]) -> str:
         msg = "the results are of the smallest size: their figures mean nothing; run: flowcore bench all"
         raise ConfigurationError(msg)
     kept = {each["name"] for each in results}
-    missing = [entry.name for entry in SUITE if entry.name not in kept]
+    due = [entry.name for entry in SUITE if entry.is_in(about["size"])]
+    missing = [name for name in due if name not in kept]
     return "\n".join(
         [
             f"Commit {about['commit']}, {about['machine']}; size: {about['size']}.",

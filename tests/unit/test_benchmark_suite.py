@@ -70,6 +70,14 @@ def test_full_size_has_all_cases_of_windows() -> None:
     assert "--case" not in windows.options("full")
 
 
+def test_quick_size_has_every_benchmark_and_leaves_out_further_cases() -> None:
+    """A further case begins another session, which takes longer than its records."""
+    whole = {entry.benchmark for entry in SUITE}
+
+    assert {entry.benchmark for entry in SUITE if entry.is_in("quick")} == whole
+    assert all(entry.is_in(size) for entry in SUITE for size in ("full", "smallest"))
+
+
 def _result(name: str = "join", size: str = "full", **about: Any) -> dict[str, Any]:
     figures = {
         "flowcore": Figures(
@@ -133,6 +141,15 @@ def test_benchmarks_without_a_result_are_listed(report: Any) -> None:
     assert "Without a result" not in report.make_table([_result(name) for name in names])
     table = report.make_table([_result(name) for name in names if name not in {"flush", "peers"}])
     assert "Without a result, because they failed or were not run: flush, peers." in table
+
+
+def test_cases_that_are_not_quick_are_not_missing(report: Any) -> None:
+    """They were left out on purpose."""
+    names = [entry.name for entry in SUITE if entry.is_in("quick") and entry.name != "join"]
+
+    table = report.make_table([_result(name, "quick") for name in names])
+
+    assert "Without a result, because they failed or were not run: join." in table
 
 
 def test_quick_figures_are_not_for_quoting(report: Any) -> None:
