@@ -139,12 +139,11 @@ def _decide(
 ) -> tuple[restarts.RestartDecision, str | None, str]:
     """The decision, the event that it reports (unique to its cause; None for no event), and a message."""
     now_s = time.time()
-    records = instance.get_run_records(
-        dg.RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1
-    )
-    # A run that was refused for its configuration did not begin, and says nothing about the stream.
-    records = [record for record in records if not refused_keys(record.dagster_run.run_config)]
-    attempts = [_attempt(instance, record, newest=not number) for number, record in enumerate(records)]
+    job = identifier(flow, "live")
+    started = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.STARTED])
+    attempts = _attempts(instance, started, 1)
+    attempts = attempts or _attempts(instance, dg.RunsFilter(job_name=job), policy.limit + 1)
+    attempts = restarts.relevant_attempts(attempts)
     if attempts and attempts[0].fate is Fate.CRASHED:  # only then it matters why they did
         attempts = [
             replace(each, outage=each.fate is Fate.CRASHED and _met_outage(instance, each.run))
@@ -177,18 +176,27 @@ def _decide(
             return decision, f"gave up {run}", message
 
 
-def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, *, newest: bool) -> restarts.Attempt:
-    """A run as an attempt; if it is the newest one also its last heartbeat."""
-    run = record.dagster_run
+def _attempts(instance: dg.DagsterInstance, chosen: dg.RunsFilter, count: int) -> list[restarts.Attempt]:
+    """The latest of these runs as attempts: this many, or less if there are no more."""
+    records = instance.get_run_records(chosen, limit=count)
+    # A run that was refused for its configuration did not begin, and says nothing about the stream.
+    records = [record for record in records if not refused_keys(record.dagster_run.run_config)]
+    return [_attempt(instance, record) for record in records]
+
+
+def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord) -> restarts.Attempt:
+    """A run as an attempt; if it runs, also its last heartbeat."""
+    run, fate = record.dagster_run, _fate(instance, record)
     heartbeats: Sequence[dg.EventLogRecord] = ()
-    if newest:  # of its own events: others, too, may report materializations of the asset
+    if fate is Fate.RUNNING:  # of its own events: others, too, may report materializations of the asset
         kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION}
         found = instance.get_records_for_run(run.run_id, of_type=kinds, limit=1, ascending=False)
         heartbeats = found.records
     return restarts.Attempt(
         run=run.run_id,
-        fate=_fate(instance, record),
+        fate=fate,
         began_s=record.start_time or record.create_timestamp.timestamp(),
+        started=record.start_time is not None,
         heartbeat_s=next((beat.timestamp for beat in heartbeats), None),
         ended_s=record.end_time,
         restarted=_RETRY in run.tags or (RESTART in run.tags and not _is_executed_again(run)),

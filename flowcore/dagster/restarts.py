@@ -21,6 +21,7 @@ __all__ = [
     "RestartPolicy",
     "Wait",
     "decide_restart",
+    "relevant_attempts",
 ]
 
 
@@ -42,6 +43,7 @@ class Attempt:
     """One live run.
 
     Attributes:
+        started: Whether it began to run; false of a run that was still queued, or was cancelled in the queue.
         heartbeat_s: Its last heartbeat, None if there is none.
         ended_s: When it ended, None while it has not.
         restarted: Whether it was launched in place of a crashed run, not by a person.
@@ -51,6 +53,7 @@ class Attempt:
     run: str
     fate: Fate
     began_s: float
+    started: bool = True
     heartbeat_s: float | None = None
     ended_s: float | None = None
     restarted: bool = False
@@ -60,6 +63,11 @@ class Attempt:
     def lasted_s(self) -> float:
         """How long it ran, as far as is known."""
         return max(self.ended_s or 0.0, self.heartbeat_s or 0.0, self.began_s) - self.began_s
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether a person launched it, and cancelled it before it started."""
+        return self.fate is Fate.ENDED and not self.started and not self.restarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +147,15 @@ RestartDecision = Leave | Wait | Relaunch | Lost | GiveUp
 def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPolicy) -> RestartDecision:
     """Decide what to do about a flow's live run now.
 
-    ``attempts`` are its runs, latest first: at least ``policy.limit + 1`` of them, if there are so many.
-    ``now_s`` is from a clock that agrees with theirs.
+    ``attempts`` are its runs, latest first: those that are running, and the latest, at least
+    ``policy.limit + 1`` of them that were not withdrawn, if there are so many. ``now_s`` is from a clock that
+    agrees with theirs.
     """
+    attempts = relevant_attempts(attempts)
     if not attempts:
         return Leave("it was never launched")
-    last = attempts[0]
+    # The run that runs is the stream, whatever is queued or was refused after it.
+    last = next((each for each in attempts if each.fate is Fate.RUNNING), attempts[0])
     match last.fate:
         case Fate.PENDING:
             return Leave("it is starting or terminating")
@@ -163,6 +174,23 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
                 return GiveUp(last.run, crashes)
             due_s = last.began_s + last.lasted_s + policy.wait_s(crashes)
             return Relaunch(last.run, crashes) if now_s >= due_s else Wait(last.run, crashes, due_s)
+
+
+def relevant_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts without those that were withdrawn while the run before them had not ended.
+
+    Such a launch says nothing about the stream, which went on meanwhile. If it was withdrawn after the end of
+    the run before it, it counts: a person does not want the stream.
+    """
+    relevant: list[Attempt] = []
+    before: Attempt | None = None
+    for attempt in reversed(attempts):
+        if not attempt.withdrawn:
+            before = attempt
+        elif before is not None and (before.ended_s is None or before.ended_s > attempt.began_s):
+            continue
+        relevant.append(attempt)
+    return relevant[::-1]
 
 
 def _consecutive_crashes(attempts: Sequence[Attempt], stable_s: float) -> list[Attempt]:

@@ -66,6 +66,9 @@ class Supervised:
         self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
         return run
 
+    def queue(self, **tags: str) -> DagsterRun:
+        return self.instance.create_run_for_job(LIVE, run_config=CONFIG, tags=tags)
+
     def beat(self, run: DagsterRun, ago_s: float = 0.0) -> None:
         beat = StepMaterializationData(AssetMaterialization(live_key("auctions")), [])
         self.record(run, DagsterEventType.ASSET_MATERIALIZATION, beat, ago_s)
@@ -175,6 +178,39 @@ def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: 
     else:
         supervised.instance.report_run_canceled(run)
 
+    assert not supervised.tick().run_requests
+
+
+def test_launch_that_was_withdrawn_during_a_run_does_not_end_its_supervision(supervised: Supervised) -> None:
+    """A person launched a second run, which waited in the queue, and terminated it."""
+    run = supervised.start(ago_s=60)
+    supervised.instance.report_run_canceled(supervised.queue())
+    supervised.crash(run)
+
+    (request,) = supervised.tick().run_requests or []
+
+    assert request.run_key == run.run_id
+
+
+def test_restart_that_a_person_cancels_in_the_queue_is_not_repeated(supervised: Supervised) -> None:
+    """Nobody wants the stream."""
+    supervised.crash(supervised.start(ago_s=60))
+    supervised.instance.report_run_canceled(supervised.queue(**{RESTART: "1"}))
+
+    assert not supervised.tick().run_requests
+
+
+def test_silent_run_is_found_while_another_waits_for_it(supervised: Supervised) -> None:
+    """The run hangs, and holds the pool; the run in the queue would wait for ever."""
+    run = supervised.start(ago_s=700)
+    supervised.beat(run, ago_s=600)
+    supervised.queue()
+    supervised.tick()
+    supervised.tick()
+    now = supervised.instance.get_run_by_id(run.run_id)
+
+    assert now
+    assert now.status is DagsterRunStatus.FAILURE
     assert not supervised.tick().run_requests
 
 

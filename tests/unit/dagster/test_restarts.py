@@ -18,11 +18,14 @@ from flowcore.dagster.restarts import (
     RestartPolicy,
     Wait,
     decide_restart,
+    relevant_attempts,
 )
 
 POLICY = RestartPolicy()
 CRASHED = Attempt(run="1", fate=Fate.CRASHED, began_s=1_000, ended_s=1_010)
 RUNNING = Attempt(run="1", fate=Fate.RUNNING, began_s=1_000, heartbeat_s=1_050)
+QUEUED = Attempt(run="2", fate=Fate.PENDING, began_s=1_005, started=False)
+WITHDRAWN = replace(QUEUED, fate=Fate.ENDED, ended_s=1_006)
 
 policies = st.builds(
     RestartPolicy,
@@ -37,6 +40,7 @@ attempts = st.lists(
         run=st.sampled_from("abc"),
         fate=st.sampled_from(Fate),
         began_s=st.floats(0, 1_000),
+        started=st.booleans(),
         heartbeat_s=st.none() | st.floats(0, 2_000),
         ended_s=st.none() | st.floats(0, 2_000),
         restarted=st.booleans(),
@@ -91,6 +95,39 @@ def test_run_without_heartbeat_is_lost(run: Attempt, now_s: float, lost: bool) -
     assert isinstance(found, Lost if lost else Leave)
 
 
+@pytest.mark.parametrize("later", [QUEUED, WITHDRAWN, CRASHED], ids=["queued", "withdrawn", "crashed"])
+def test_running_run_is_decided_on_whatever_was_launched_later(later: Attempt) -> None:
+    """It may hang, and hold what the later one waits for."""
+    assert decide_restart([later, RUNNING], 1_060, POLICY) == Leave("it runs", running=True)
+    assert decide_restart([later, RUNNING], 1_200, POLICY) == Lost("1", 150)
+
+
+@pytest.mark.parametrize(
+    ("launch", "ignored"),
+    [
+        (WITHDRAWN, True),
+        (replace(WITHDRAWN, began_s=1_011), False),
+        (replace(WITHDRAWN, restarted=True), False),
+        (replace(WITHDRAWN, started=True), False),
+        (QUEUED, False),
+    ],
+    ids=["withdrawn", "after-the-crash", "restart", "terminated", "queued"],
+)
+def test_launch_that_was_withdrawn_during_a_run_does_not_hide_its_crash(
+    launch: Attempt, ignored: bool
+) -> None:
+    """A launch that was withdrawn after the crash, or that replaced the run, says that nobody wants it."""
+    found = decide_restart([launch, CRASHED], 1e9, POLICY)
+
+    assert (found == Relaunch("1", 1)) is ignored
+    assert isinstance(found, Leave) is not ignored
+
+
+def test_withdrawn_launch_alone_ended_as_planned() -> None:
+    """There is no other run that it could say nothing about."""
+    assert decide_restart([WITHDRAWN], 1e9, POLICY) == Leave("it ended as planned")
+
+
 def test_restart_is_due_after_the_wait() -> None:
     """It is not due earlier, and stays due later."""
     assert decide_restart([CRASHED], 1_014.9, POLICY) == Wait("1", 1, 1_015)
@@ -135,9 +172,26 @@ def test_launch_by_a_person_begins_a_new_row(policy: RestartPolicy) -> None:
 def test_only_a_crash_is_followed_by_a_launch(
     runs: list[Attempt], now_s: float, policy: RestartPolicy
 ) -> None:
-    """This holds for any earlier runs."""
+    """Of the latest run that was not withdrawn, and only if none is running; whatever was before it."""
     if isinstance(decide_restart(runs, now_s, policy), (Relaunch, Wait, GiveUp)):
-        assert runs[0].fate is Fate.CRASHED
+        assert next(run for run in runs if not run.withdrawn).fate is Fate.CRASHED
+        assert all(run.fate is not Fate.RUNNING for run in runs)
+
+
+@given(runs=attempts, now_s=times, policy=policies)
+def test_launches_that_were_withdrawn_during_a_run_change_nothing(
+    runs: list[Attempt], now_s: float, policy: RestartPolicy
+) -> None:
+    """One after each run that had not ended then."""
+    runs = [run for run in runs if not run.withdrawn]
+    launched = [
+        each
+        for run in runs
+        for each in (replace(WITHDRAWN, began_s=0 if run.ended_s is None else run.ended_s - 1), run)
+    ]
+
+    assert relevant_attempts(launched) == runs
+    assert decide_restart(launched, now_s, policy) == decide_restart(runs, now_s, policy)
 
 
 @given(runs=attempts, now_s=times, later_s=times, policy=policies)
@@ -154,8 +208,15 @@ def test_due_restart_stays_due(
 def test_decision_needs_a_bounded_number_of_runs(
     runs: list[Attempt], now_s: float, policy: RestartPolicy
 ) -> None:
-    """The decision reads one run more than the limit."""
-    whole, part = (decide_restart(seen, now_s, policy) for seen in (runs, runs[: policy.limit + 1]))
+    """Those that are running, and of the others that were not withdrawn one more than the limit.
+
+    Outages aside: they are not counted, and are only seen among these.
+    """
+    runs = [replace(run, outage=False) for run in runs]
+    counted = [number for number, run in enumerate(runs, 1) if not run.withdrawn]
+    last = counted[policy.limit] if len(counted) > policy.limit else len(runs)
+    read = runs[:last] + [run for run in runs[last:] if run.fate is Fate.RUNNING]
+    whole, part = (decide_restart(seen, now_s, policy) for seen in (runs, read))
 
     assert type(whole) is type(part)
 
