@@ -177,11 +177,20 @@ def _decide(
 
 
 def _attempts(instance: dg.DagsterInstance, chosen: dg.RunsFilter, count: int) -> list[restarts.Attempt]:
-    """The latest of these runs as attempts: this many, or less if there are no more."""
-    records = instance.get_run_records(chosen, limit=count)
-    # A run that was refused for its configuration did not begin, and says nothing about the stream.
-    records = [record for record in records if not refused_keys(record.dagster_run.run_config)]
-    return [_attempt(instance, record) for record in records]
+    """The latest of these runs as attempts, until so many were not withdrawn, or there are no more."""
+    attempts: list[restarts.Attempt] = []
+    cursor, left = None, count
+    while left > 0:
+        records = instance.get_run_records(chosen, limit=count, cursor=cursor)
+        for record in records:
+            # A run that was refused for its configuration did not begin, and says nothing about the stream.
+            if not refused_keys(record.dagster_run.run_config):
+                attempts.append(_attempt(instance, record))
+                left -= not attempts[-1].withdrawn
+        if len(records) < count:
+            break
+        cursor = records[-1].dagster_run.run_id
+    return attempts
 
 
 def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord) -> restarts.Attempt:

@@ -110,6 +110,15 @@ def supervised() -> Iterator[Supervised]:
         yield Supervised(instance)
 
 
+def _refuse(supervised: Supervised) -> None:
+    """A launch that sets Spark's options, and fails."""
+    hostile = {"resources": {"spark": {"config": {"spark_config": {"spark.jars": "/evil.jar"}}}}}
+    refused = supervised.instance.create_run_for_job(
+        LIVE, run_config=CONFIG | hostile, status=DagsterRunStatus.STARTING
+    )
+    supervised.crash(refused)
+
+
 def _checks(result: SensorResult) -> list[tuple[bool, str]]:
     events = [event for event in result.asset_events or [] if isinstance(event, AssetCheckEvaluation)]
     return [(event.passed, event.description or "") for event in events]
@@ -141,16 +150,30 @@ def test_refused_launch_is_not_repeated_and_does_not_end_supervision(supervised:
     """It set Spark's options, so it failed before it began; the crashed run before it is launched again."""
     crashed = supervised.start()
     supervised.crash(crashed)
-    hostile = {"resources": {"spark": {"config": {"spark_config": {"spark.jars": "/evil.jar"}}}}}
-    refused = supervised.instance.create_run_for_job(
-        LIVE, run_config=CONFIG | hostile, status=DagsterRunStatus.STARTING
-    )
-    supervised.crash(refused)
+    _refuse(supervised)
 
     (request,) = supervised.tick().run_requests or []
 
     assert request.run_config == CONFIG
     assert request.run_key == crashed.run_id
+
+
+@pytest.mark.parametrize("withdrawn", [True, False], ids=["withdrawn", "refused"])
+def test_any_number_of_launches_that_do_not_count_hide_no_crash(
+    supervised: Supervised, withdrawn: bool
+) -> None:
+    """There are more of them than the supervisor reads at once; whoever can launch can make them."""
+    run = supervised.start(ago_s=60)
+    for _ in range(2 * LIMIT + 3):
+        if withdrawn:
+            supervised.instance.report_run_canceled(supervised.queue())
+        else:
+            _refuse(supervised)
+    supervised.crash(run)
+
+    (request,) = supervised.tick().run_requests or []
+
+    assert request.run_key == run.run_id
 
 
 def test_crash_is_reported_once(supervised: Supervised) -> None:
