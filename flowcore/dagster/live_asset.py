@@ -169,7 +169,7 @@ class Heartbeat:
         flow, metadata = self._run.plan.flow, self.metadata()
         beaten = False
         with survive_storage():
-            self._context.log_event(dg.AssetMaterialization(live_key(flow), metadata=metadata))
+            self._log(dg.AssetMaterialization(live_key(flow), metadata=metadata))
             self._report(running_evaluation(flow))
             beaten = True
         if not beaten:
@@ -185,8 +185,15 @@ class Heartbeat:
     def _report(self, found: dg.AssetCheckEvaluation) -> None:
         if self._reported.get(found.check_name) is not found.passed:
             with survive_storage():
-                self._context.log_event(found)
+                self._log(found)
                 self._reported[found.check_name] = found.passed
+
+    def _log(self, event: dg.AssetMaterialization | dg.AssetCheckEvaluation) -> None:
+        # `DagsterEvent.from_step` has written it to the event log when `log_event` returns. The context also
+        # keeps it, to pass it on when the op yields or returns, which here is after months.
+        self._context.log_event(event)
+        for _ in self._context.consume_events():
+            pass
 
 
 def watch(

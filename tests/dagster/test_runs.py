@@ -150,16 +150,16 @@ def test_slice_catches_up_and_ends(
     assert "| `bids` | `slice" in metadata["health"]
     assert metadata["bounded_version/catalog"] == _metadata(history, CATALOG)["version"]
     assert sum(end_offsets(auctions.servers, "enriched-bids").values()) == auctions.bids
-    found = {check.check_name: check.passed for check in _evaluations(result)}
+    found = {check.check_name: check.passed for check in _evaluations(location, result)}
     assert found.items() >= {"late_share": True, "dead_letter_share": True, "fresh": True}.items()
 
 
-def _evaluations(result: ExecuteInProcessResult) -> list[Any]:
+def _evaluations(location: Location, result: ExecuteInProcessResult) -> list[Any]:
     """The checks that a run answered as it went."""
+    kinds = {DagsterEventType.ASSET_CHECK_EVALUATION}
     return [
-        event.event_specific_data
-        for event in result.all_events
-        if event.event_type is DagsterEventType.ASSET_CHECK_EVALUATION
+        entry.get_dagster_event().event_specific_data
+        for entry in location.instance.all_logs(result.run_id, of_type=kinds)
     ]
 
 

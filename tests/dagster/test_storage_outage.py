@@ -95,6 +95,26 @@ def test_heartbeat_that_fails_is_repeated_soon_and_does_not_end_the_run(
     assert run.run_id == beats[0].run_id
 
 
+def test_run_keeps_no_heartbeat_that_it_has_sent(tmp_path: Path) -> None:
+    """It sends them for months, each with a hundred numbers; the event log has them."""
+    kept = []
+
+    def body(context: dg.AssetExecutionContext) -> None:
+        run: Any = SimpleNamespace(plan=plan_flow(flow), health=lambda: PROGRESS, metrics_url=None)
+        heartbeat = Heartbeat(context, run, Objectives(), 10.0)
+        for _ in range(5):
+            heartbeat.beat()
+        kept.extend(context.consume_events())
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        run = _in_a_run(instance, body)
+        kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION}
+        sent = len(instance.all_logs(run.run_id, of_type=kinds))
+
+    assert kept == []
+    assert sent == 5 + 1  # and that of the asset itself
+
+
 def test_heartbeats_continue_while_a_poll_of_the_run_takes_long(tmp_path: Path) -> None:
     """As while it verifies a new result; also after one heartbeat has failed, in a thread of their own."""
     calls = iter(range(1_000))
