@@ -7,6 +7,7 @@ so that one flow's output and another flow's input are the same asset: ``["kafka
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -42,7 +43,7 @@ def asset_key(flow: str, operator: Read | Write) -> dg.AssetKey:
             return dg.AssetKey([flow, operator.name])
         case files:
             parts = [part for part in re.split(r"[:/\\]+", files.path) if part]
-            return dg.AssetKey(["files", *parts])
+            return dg.AssetKey(["files", *(_accepted(part, r"[^\w.-]") for part in parts)])
 
 
 def topic_key(name: str) -> dg.AssetKey:
@@ -89,6 +90,17 @@ def identifier(*parts: str) -> str:
     'shop_sales_totals_report'
     """
     return re.sub(r"\W", "_", "_".join(parts), flags=re.ASCII)
+
+
+def _accepted(name: str, refused: str) -> str:
+    """A name without characters that Dagster refuses; a digest keeps apart names that differ in these only.
+
+    >>> _accepted("history", r"[^\\w.-]"), _accepted("day=1", r"[^\\w.-]")
+    ('history', 'day_1_51234957')
+    """
+    accepted = re.sub(refused, "_", name, flags=re.ASCII)
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return name if accepted == name else f"{accepted}_{digest}"
 
 
 def build_external_assets(plans: Sequence[Plan]) -> list[dg.AssetSpec]:

@@ -344,6 +344,26 @@ def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:
     assert clean.child_keys == {AssetKey(["files", "out"])}
 
 
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("out/sales-2026.v1", ["out", "sales-2026.v1"]),
+        ("out/day=2026-01-01", ["out", "day_2026-01-01_b2a60902"]),
+        ("sales 2024.csv", ["sales_2024.csv_62770a6a"]),
+        ("größe", ["gr__e_d353a267"]),
+    ],
+    ids=["accepted", "partition", "space", "umlauts"],
+)
+def test_paths_that_dagster_refuses_are_rewritten(path: str, parts: list[str]) -> None:
+    """A digest keeps apart two paths that differ only in what is replaced; the description has the path."""
+    defs = definitions(flow_assets(_report("first", path, "out")), flow_assets(_report("second", "in", path)))
+    Definitions.validate_loadable(defs)
+    asset = defs.resolve_asset_graph().get(AssetKey(["files", *parts]))
+
+    assert asset.child_keys == {AssetKey(["files", "out"])}
+    assert asset.parent_keys == {AssetKey(["files", "in"])}
+
+
 @pytest.mark.parametrize("name", ["shop-sales", "shop.sales"], ids=["dash", "dot"])
 def test_flow_names_that_dagster_refuses_are_rewritten_for_jobs_only(name: str) -> None:
     """The asset keeps the flow's name; job, group, op and pool get a valid name."""
