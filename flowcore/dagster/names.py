@@ -24,6 +24,7 @@ __all__ = [
     "asset_kind",
     "bounded_keys",
     "build_external_assets",
+    "check_name",
     "identifier",
     "live_key",
     "op_name",
@@ -90,6 +91,15 @@ def identifier(*parts: str) -> str:
     'shop_sales_totals_report'
     """
     return re.sub(r"\W", "_", "_".join(parts), flags=re.ASCII)
+
+
+def check_name(rule: str, columns: Sequence[str]) -> str:
+    """The name of an asset check of columns.
+
+    >>> check_name("unique", ["shop", "auction-id"])
+    'unique_shop_auction_id_08728cca'
+    """
+    return "_".join([rule, *(_accepted(column, r"\W") for column in columns)])
 
 
 def _accepted(name: str, refused: str) -> str:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from flowcore.api.expressions import resolve
 from flowcore.api.operators import Join, Operator
 from flowcore.dagster.attributes import Expectations
-from flowcore.dagster.names import op_name, table_key
+from flowcore.dagster.names import check_name, op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ConfigurationError, ResultError
 from flowcore.escaping import markdown_code
@@ -113,13 +113,15 @@ def _expectations(table: Operator, plan: Plan, expected: Expectations) -> Iterat
         bounds = [f"`{column}` < {low}"] * (low is not None) + [f"`{column}` > {high}"] * (high is not None)
         limits = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
         yield _Expectation(
-            f"range_{column}",
+            check_name("range", [column]),
             f"{markdown_code(column)} is {' and '.join(limits)}, or null.",
             f"count_if({' OR '.join(bounds) or 'false'})",
         )
     for column in expected.not_null:
         yield _Expectation(
-            f"not_null_{column}", f"{markdown_code(column)} is never null.", f"count_if(`{column}` IS NULL)"
+            check_name("not_null", [column]),
+            f"{markdown_code(column)} is never null.",
+            f"count_if(`{column}` IS NULL)",
         )
 
 
@@ -141,7 +143,7 @@ def _unique(columns: Sequence[str], severity: dg.AssetCheckSeverity) -> _Expecta
     joined = severity is dg.AssetCheckSeverity.WARN
     why = "; a live record that joins several rows would be emitted several times" if joined else ""
     return _Expectation(
-        f"unique_{'_'.join(columns)}",
+        check_name("unique", columns),
         f"No two rows have the same {', '.join(map(markdown_code, columns))}{why}.",
         f"count_if({known}) - count(DISTINCT {keys})",
         severity,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dagster import AssetCheckSeverity, DagsterInstance
+from dagster import AssetCheckSeverity, DagsterInstance, Definitions
 
 from flowcore import Flow, KafkaTopic, from_frame
 from flowcore.dagster import Expectations, FlowcoreResource, definitions, flow_assets
@@ -49,6 +49,22 @@ def test_rows_that_violate_an_expectation_are_counted(checks: dict[str, Any], na
     """Null values are neither duplicates nor outside of a range."""
     assert checks[name].passed is (wrong == 0)
     assert checks[name].metadata["rows_otherwise"].value == wrong
+
+
+def test_columns_whose_names_dagster_refuses_are_checked() -> None:
+    """The name of a check has a digest of the column, which its description and its query have as it is."""
+    flow = Flow("f")
+    schema = "`auction-id` BIGINT, größe DOUBLE"
+    rows = from_frame(lambda spark: spark.createDataFrame([(1, 2.0)], schema), schema)
+    sizes = flow.read("rows", rows).select("*", name="sizes")
+    live = flow.read("in", KafkaTopic("in", schema="`auction-id` BIGINT"))
+    live.join(sizes, on="auction-id", how="left").write("out", KafkaTopic("out"))
+    expected = Expectations(ranges={"größe": (1, 2)}, not_null=["größe"])
+    defs = definitions(flow_assets(flow, expectations={"sizes": expected}))
+    Definitions.validate_loadable(defs)
+    names = {key.name for key in defs.resolve_asset_graph().asset_check_keys}
+
+    assert {"unique_auction_id_08728cca", "range_gr__e_d353a267", "not_null_gr__e_d353a267"} < names
 
 
 def test_key_of_a_live_join_is_checked_unasked(checks: dict[str, Any]) -> None:
