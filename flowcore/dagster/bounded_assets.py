@@ -9,7 +9,14 @@ from pydantic import Field
 
 from flowcore.dagster.attributes import AssetAttributes
 from flowcore.dagster.metadata import stage_metadata, table_metadata
-from flowcore.dagster.names import asset_key, asset_kind, op_name, stage_keys, table_key
+from flowcore.dagster.names import (
+    asset_key,
+    asset_kind,
+    bounded_dependencies,
+    op_name,
+    stage_keys,
+    table_key,
+)
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.sensors import REFRESH_WHEN
 from flowcore.dagster.termination import cancel_jobs_on, deferred_interrupts
@@ -79,10 +86,16 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
 def _asset_specs(stage: BoundedStage, plan: Plan, attributes: AssetAttributes) -> list[dg.AssetSpec]:
     assets = [(table_key(plan.flow, result.name), result.name, "parquet") for result in stage.results]
     assets += [(asset_key(plan.flow, sink), sink.name, asset_kind(sink.sink)) for sink in stage.sinks]
-    sources = [asset_key(plan.flow, source) for source in stage.sources]
+    dependencies = bounded_dependencies(plan)
     return [
         attributes.spec(
-            plan, key, name, stage.operators, deps=sources, kind=kind, automation_condition=REFRESH_WHEN
+            plan,
+            key,
+            name,
+            stage.operators,
+            deps=dependencies[key],
+            kind=kind,
+            automation_condition=REFRESH_WHEN,
         )
         for key, name, kind in assets
     ]

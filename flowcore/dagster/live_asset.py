@@ -17,7 +17,7 @@ from flowcore.api.flow import Flow
 from flowcore.background import PeriodicThread
 from flowcore.dagster.attributes import AssetAttributes, Objectives
 from flowcore.dagster.metadata import Metadata, progress_metadata
-from flowcore.dagster.names import asset_key, live_key, op_name, table_key
+from flowcore.dagster.names import live_dependencies, live_key, op_name
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.restart_sensor import first_run, running_evaluation
 from flowcore.dagster.stream_checks import evaluate_objectives, evaluation
@@ -73,10 +73,8 @@ def build_live_asset(
         raise RunError(msg)
     name = op_name(plan.flow, "live")
     operators = [node for query in plan.live.queries for node in query.operators]
-    tables = [table_key(plan.flow, result.name) for stage in plan.bounded for result in stage.results]
-    sources = [asset_key(plan.flow, each) for each in plan.live.sources if each.written_by is None]
     spec = attributes.spec(
-        plan, live_key(plan.flow), "live", operators, deps=[*tables, *sources], kind="kafka"
+        plan, live_key(plan.flow), "live", operators, deps=live_dependencies(plan), kind="kafka"
     )
 
     @dg.multi_asset(name=name, specs=[spec], pool=name)

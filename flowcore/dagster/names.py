@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -22,10 +22,12 @@ from flowcore.planner.plan import Plan
 __all__ = [
     "asset_key",
     "asset_kind",
+    "bounded_dependencies",
     "bounded_keys",
     "build_external_assets",
     "check_name",
     "identifier",
+    "live_dependencies",
     "live_key",
     "op_name",
     "stage_keys",
@@ -84,6 +86,40 @@ def bounded_keys(plan: Plan) -> list[dg.AssetKey]:
     return [key for stage in plan.bounded for key in stage_keys(stage, plan)]
 
 
+def bounded_dependencies(plan: Plan) -> dict[dg.AssetKey, list[dg.AssetKey]]:
+    """What each table and sink of the bounded stages is made of, without what would close a cycle.
+
+    A stage may read a topic up to its end, and write to it, and of two stages each may read what the other
+    writes. Dagster refuses such assets.
+    """
+    found: dict[dg.AssetKey, list[dg.AssetKey]] = {}
+    for stage in plan.bounded:
+        sources = [asset_key(plan.flow, source) for source in stage.sources]
+        for key in stage_keys(stage, plan):
+            found[key] = [source for source in sources if not _depends(source, key, found)]
+    return found
+
+
+def live_dependencies(plan: Plan) -> list[dg.AssetKey]:
+    """What the live queries read, but for the topics of their own cuts."""
+    tables = [table_key(plan.flow, result.name) for stage in plan.bounded for result in stage.results]
+    sources = plan.live.sources if plan.live else ()
+    return tables + [asset_key(plan.flow, source) for source in sources if source.written_by is None]
+
+
+def _depends(
+    key: dg.AssetKey, other: dg.AssetKey, dependencies: Mapping[dg.AssetKey, Sequence[dg.AssetKey]]
+) -> bool:
+    """Whether an asset is another one, or is made of it, directly or not."""
+    seen, waiting = set[dg.AssetKey](), [key]
+    while waiting and waiting[-1] != other:
+        each = waiting.pop()
+        if each not in seen:
+            seen.add(each)
+            waiting += dependencies.get(each, ())
+    return bool(waiting)
+
+
 def identifier(*parts: str) -> str:
     """A valid Dagster name for a job, op, group or pool: letters, digits and ``_``.
 
@@ -103,9 +139,9 @@ def check_name(rule: str, columns: Sequence[str]) -> str:
 
 
 def _accepted(name: str, refused: str) -> str:
-    """A name without characters that Dagster refuses; a digest keeps apart names that differ in these only.
+    r"""A name without characters that Dagster refuses; a digest keeps apart names that differ in these only.
 
-    >>> _accepted("history", r"[^\\w.-]"), _accepted("day=1", r"[^\\w.-]")
+    >>> _accepted("history", r"[^\w.-]"), _accepted("day=1", r"[^\w.-]")
     ('history', 'day_1_51234957')
     """
     accepted = re.sub(refused, "_", name, flags=re.ASCII)
@@ -117,21 +153,26 @@ def build_external_assets(plans: Sequence[Plan]) -> list[dg.AssetSpec]:
     """One spec for each source, and for each sink and dead-letter topic of live queries.
 
     An asset that several flows use has one spec. An asset that one of the flows materializes is not external.
+    A topic does not depend on live queries that read it, directly or through other assets, and write it, as
+    on another broker: Dagster cannot order a cycle of assets.
     """
     described: dict[dg.AssetKey, tuple[str, str]] = {}
     writers: dict[dg.AssetKey, dict[dg.AssetKey, None]] = {}
+    dependencies: dict[dg.AssetKey, list[dg.AssetKey]] = {}
     for plan in plans:
+        dependencies |= {live_key(plan.flow): live_dependencies(plan), **bounded_dependencies(plan)}
         for key, kind, description, is_written in _external_assets(plan):
             described.setdefault(key, (kind, description))
             writers.setdefault(key, {}).update({live_key(plan.flow): None} if is_written else {})
-    materialized = {key for plan in plans for key in bounded_keys(plan)}
-    return [
-        dg.AssetSpec(
-            key, description=description, kinds={kind}, group_name="external", deps=list(writers[key])
-        )
-        for key, (kind, description) in described.items()
-        if key not in materialized
-    ]
+    specs = []
+    for key, (kind, description) in described.items():
+        if key not in dependencies:
+            deps = [writer for writer in writers[key] if not _depends(writer, key, dependencies)]
+            dependencies[key] = deps
+            specs.append(
+                dg.AssetSpec(key, description=description, kinds={kind}, group_name="external", deps=deps)
+            )
+    return specs
 
 
 def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:

@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -321,6 +322,27 @@ def test_live_asset_does_not_depend_on_the_topic_of_its_own_cut() -> None:
     assert graph.get(AssetKey(["kafka", "ids"])).parent_keys == {AssetKey(["sales", "live"])}
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: [_mirror()],
+        lambda: [_replay()],
+        lambda: [_compaction()],
+        lambda: [_swap()],
+        lambda: [_relay("first", "a", "b"), _relay("second", "b", "a")],
+    ],
+    ids=["mirror", "replay", "compaction", "swap", "relays"],
+)
+def test_flows_that_read_what_they_write_make_no_cycle_of_assets(build: Callable[[], list[Flow]]) -> None:
+    """Dagster could not load it, or not order it, which its UI and automation do. All else is kept."""
+    defs = definitions(*map(flow_assets, build()))
+    Definitions.validate_loadable(defs)
+    graph = defs.resolve_asset_graph()
+
+    assert set(graph.toposorted_asset_keys) == graph.get_all_asset_keys()
+    assert all(graph.get(key).parent_keys for key in graph.get_all_asset_keys() if key.path[-1] == "live")
+
+
 def test_flows_that_read_one_topic_share_its_dead_letters() -> None:
     """One asset with one check, though both put messages there."""
     graph = definitions(
@@ -389,4 +411,35 @@ def _relay(name: str, source: str, sink: str) -> Flow:
 def _report(name: str, source: str, sink: str) -> Flow:
     flow = Flow(name)
     flow.read("in", Parquet(source, schema="id BIGINT")).write("out", Parquet(sink))
+    return flow
+
+
+def _mirror() -> Flow:
+    flow = Flow("mirror")
+    there = flow.read("in", KafkaTopic("a", servers="there:9092", schema="id BIGINT"))
+    there.write("out", KafkaTopic("a", servers="here:9092"))
+    return flow
+
+
+def _replay() -> Flow:
+    """Live queries join what they have written before."""
+    flow = Flow("replay")
+    written = flow.read("written", KafkaTopic("b", schema="id BIGINT, n BIGINT", until="latest"))
+    counts = written.aggregate(by="id", count="count(*)", name="counts")
+    live = flow.read("in", KafkaTopic("a", schema="id BIGINT, n BIGINT"))
+    live.join(counts, on="id", how="left").write("out", KafkaTopic("b"))
+    return flow
+
+
+def _compaction() -> Flow:
+    """A bounded stage adds to the topic that it has read."""
+    flow = Flow("compaction")
+    flow.read("in", KafkaTopic("a", schema="id BIGINT", until="latest")).write("out", KafkaTopic("a"))
+    return flow
+
+
+def _swap() -> Flow:
+    flow = Flow("swap")
+    for source, sink in ("ab", "ba"):
+        flow.read(f"in-{source}", Parquet(source, schema="id BIGINT")).write(f"out-{sink}", Parquet(sink))
     return flow
