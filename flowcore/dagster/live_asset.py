@@ -7,6 +7,7 @@ lasts.
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -19,9 +20,14 @@ from flowcore.dagster.attributes import AssetAttributes, Objectives
 from flowcore.dagster.metadata import Metadata, progress_metadata
 from flowcore.dagster.names import live_dependencies, live_key, op_name
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
-from flowcore.dagster.restart_sensor import first_run, running_evaluation
+from flowcore.dagster.restart_sensor import first_run, retried_run, running_evaluation
 from flowcore.dagster.stream_checks import evaluate_objectives, evaluation
-from flowcore.dagster.termination import TerminationRequests, deferred_interrupts, survive_storage
+from flowcore.dagster.termination import (
+    TerminationRequests,
+    deferred_interrupts,
+    survive_storage,
+    was_terminated,
+)
 from flowcore.errors import MissingStateError, RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
@@ -74,7 +80,13 @@ def build_live_asset(
     name = op_name(plan.flow, "live")
     operators = [node for query in plan.live.queries for node in query.operators]
     spec = attributes.spec(
-        plan, live_key(plan.flow), "live", operators, deps=live_dependencies(plan), kind="kafka"
+        plan,
+        live_key(plan.flow),
+        "live",
+        operators,
+        deps=live_dependencies(plan),
+        kind="kafka",
+        skippable=True,
     )
 
     @dg.multi_asset(name=name, specs=[spec], pool=name)
@@ -83,7 +95,11 @@ def build_live_asset(
         config: LiveConfig,
         flowcore: FlowcoreResource,
         spark: SparkResource,
-    ) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+        retried = retried_run(context.run)
+        if retried is not None and was_terminated(context.instance, retried):
+            context.log.info("run %s was terminated, and died meanwhile: this retry of it ends", retried)
+            return
         # The heartbeats are the reports; those of a listener would be of no run.
         settings = replace(flowcore.settings(), dagster_url=None)
         run_plan = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
@@ -100,7 +116,7 @@ def build_live_asset(
                         context.log.info("the live queries of flow %s are asked to stop", plan.flow)
                     heartbeat.beat()
                 metadata = heartbeat.metadata()
-        return dg.MaterializeResult(metadata=metadata)
+        yield dg.MaterializeResult(metadata=metadata)
 
     return live
 

@@ -18,7 +18,7 @@ from flowcore.dagster.launches import check_launch, refused_keys
 from flowcore.dagster.names import identifier, live_key
 from flowcore.dagster.old_runs import remove_old_runs
 from flowcore.dagster.restarts import Fate, RestartPolicy
-from flowcore.dagster.termination import survive_storage
+from flowcore.dagster.termination import survive_storage, was_terminated
 from flowcore.errors import OutageError
 from flowcore.metrics.health import show_seconds
 from flowcore.planner.plan import Plan
@@ -29,6 +29,7 @@ __all__ = [
     "build_restart_sensor",
     "build_running_check",
     "first_run",
+    "retried_run",
     "running_evaluation",
 ]
 
@@ -114,6 +115,11 @@ def first_run(run: dg.DagsterRun) -> str:
     return run.tags.get(_FIRST_RUN) or run.root_run_id or run.run_id
 
 
+def retried_run(run: dg.DagsterRun) -> str | None:
+    """The run that Dagster retries by this one, if it does."""
+    return run.parent_run_id if _RETRY in run.tags else None
+
+
 def _is_executed_again(run: dg.DagsterRun) -> bool:
     """Whether a person launched it by "Re-execute", which copies all tags but those of Dagster's retries."""
     return run.parent_run_id is not None and _RETRY not in run.tags
@@ -145,6 +151,8 @@ def _decide(
     attempts = attempts or _attempts(instance, dg.RunsFilter(job_name=job), policy.limit + 1)
     attempts = restarts.relevant_attempts(attempts)
     if attempts and attempts[0].fate is Fate.CRASHED:  # only then it matters why they did
+        if was_terminated(instance, attempts[0].run):  # its worker died while it terminated
+            attempts[0] = replace(attempts[0], fate=Fate.ENDED)
         attempts = [
             replace(each, outage=each.fate is Fate.CRASHED and _met_outage(instance, each.run))
             for each in attempts
@@ -234,11 +242,7 @@ def _fate(instance: dg.DagsterInstance, record: dg.RunRecord) -> Fate:
         case dg.DagsterRunStatus.SUCCESS:
             return Fate.ENDED
         case dg.DagsterRunStatus.CANCELED:
-            # Only events of the run itself carry data on why it ended: those of a termination have none.
-            kinds = {dg.DagsterEventType.RUN_CANCELING, dg.DagsterEventType.RUN_CANCELED}
-            events = (entry.get_dagster_event() for entry in instance.all_logs(run.run_id, of_type=kinds))
-            terminated = any(event.event_specific_data is None for event in events)
-            return Fate.ENDED if terminated else Fate.CRASHED
+            return Fate.ENDED if was_terminated(instance, run.run_id) else Fate.CRASHED
         case dg.DagsterRunStatus.FAILURE:
             return Fate.PENDING if run.is_complete_and_waiting_to_retry else Fate.CRASHED
         case _:

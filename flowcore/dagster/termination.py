@@ -26,6 +26,7 @@ __all__ = [
     "deferred_interrupts",
     "kept_interrupt_handler",
     "survive_storage",
+    "was_terminated",
 ]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -68,6 +69,17 @@ class TerminationRequests:
             msg = f"run {run_id} was declared failed while it still ran: it ends, another may have begun"
             raise RunError(msg)
         return run is not None and run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+
+
+def was_terminated(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Whether a person terminated a run, whatever it ended with.
+
+    Its worker may have died while it terminated. Only events of the run itself carry data on why it ended:
+    those of a termination have none.
+    """
+    kinds = {dg.DagsterEventType.RUN_CANCELING, dg.DagsterEventType.RUN_CANCELED}
+    events = (entry.get_dagster_event() for entry in instance.all_logs(run_id, of_type=kinds))
+    return any(event.event_specific_data is None for event in events)
 
 
 @contextmanager

@@ -204,6 +204,17 @@ def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: 
     assert not supervised.tick().run_requests
 
 
+@pytest.mark.parametrize("terminated", [True, False], ids=["terminated", "killed"])
+def test_run_whose_worker_dies_while_it_terminates_stays_so(supervised: Supervised, terminated: bool) -> None:
+    """It ends as failed, but a person has asked for the end of the stream."""
+    run = supervised.start()
+    if terminated:
+        supervised.instance.report_run_canceling(run)
+    supervised.instance.report_run_failed(run)
+
+    assert bool(supervised.tick().run_requests) is not terminated
+
+
 def test_launch_that_was_withdrawn_during_a_run_does_not_end_its_supervision(supervised: Supervised) -> None:
     """A person launched a second run, which waited in the queue, and terminated it."""
     run = supervised.start(ago_s=60)
