@@ -43,6 +43,7 @@ _CHECK = "running"
 _FIRST_RUN = "flowcore/first-run"
 _OUTAGES = {each.__name__ for each in OutageError.__subclasses__()}
 _INTERVAL_S = 15
+_RUNS, _ENDED = "runs", "ended"
 _RETRY = "dagster/retry_number"
 _NOT_COPIED = ("dagster/", ".dagster/", "flowcore/")
 
@@ -80,11 +81,12 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy, keep_runs: timedelta
         with survive_storage():  # a restart is more urgent
             remove_old_runs(instance, jobs, keep_runs, newest=policy.limit + 1)
         changed = event is not None and event != context.cursor
-        failed = not isinstance(decision, restarts.Leave)  # that a run is active, its heartbeat reports
+        passed = isinstance(decision, restarts.Leave)
+        reported = changed and event != _RUNS  # which its heartbeat reports
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else message,
-            asset_events=[_evaluation(plan.flow, message, passed=False)] if changed and failed else [],
+            asset_events=[_evaluation(plan.flow, message, passed=passed)] if reported else [],
             cursor=event if changed else context.cursor,
         )
 
@@ -162,8 +164,8 @@ def _decide(
     if attempts and attempts[0].outage:
         how, limit = "crashed in an outage", "any number"
     match decision:
-        case restarts.Leave(why=why, running=running):
-            return decision, "runs" if running else None, why
+        case restarts.Leave(why=why, running=running, ended=ended):
+            return decision, _RUNS if running else _ENDED if ended else None, why
         case restarts.Wait(run=run, crashes=crashes, until_s=until_s):
             due = show_seconds(max(until_s - now_s, 0))
             message = f"run {run} {how}: restart {crashes} of {limit} is due in {due}"

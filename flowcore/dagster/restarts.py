@@ -102,10 +102,16 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Nothing to do; ``running`` means that the run has sent a heartbeat recently."""
+    """Nothing to do.
+
+    Attributes:
+        running: The run has sent a heartbeat recently.
+        ended: The last run ended as planned.
+    """
 
     why: str
     running: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,7 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
         case Fate.PENDING:
             return Leave("it is starting or terminating")
         case Fate.ENDED:
-            return Leave("it ended as planned")
+            return Leave("it ended as planned", ended=True)
         case Fate.RUNNING:
             has_begun = last.heartbeat_s is not None
             silent_s = now_s - (last.began_s if last.heartbeat_s is None else last.heartbeat_s)

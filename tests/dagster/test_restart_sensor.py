@@ -191,6 +191,19 @@ def test_crash_is_reported_once(supervised: Supervised) -> None:
     assert recovered_at == "runs"
 
 
+def test_check_passes_when_nobody_wants_a_run_any_more(supervised: Supervised) -> None:
+    """The run that replaced the crashed one was terminated before it could report that it runs."""
+    supervised.crash(supervised.start(ago_s=60))
+    crashed = _checks(supervised.tick())
+    supervised.instance.report_run_canceled(supervised.start(**{RESTART: "1"}))
+    ended = _checks(supervised.tick())
+    again = _checks(supervised.tick())
+
+    assert [passed for passed, _ in crashed] == [False]
+    assert ended == [(True, "it ended as planned")]
+    assert again == []
+
+
 @pytest.mark.parametrize("in_time", [True, False], ids=["safe", "forced"])
 def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: bool) -> None:
     """This includes a run marked as canceled because its worker was lost."""

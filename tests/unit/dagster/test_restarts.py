@@ -125,7 +125,7 @@ def test_launch_that_was_withdrawn_during_a_run_does_not_hide_its_crash(
 
 def test_withdrawn_launch_alone_ended_as_planned() -> None:
     """There is no other run that it could say nothing about."""
-    assert decide_restart([WITHDRAWN], 1e9, POLICY) == Leave("it ended as planned")
+    assert decide_restart([WITHDRAWN], 1e9, POLICY) == Leave("it ended as planned", ended=True)
 
 
 def test_restart_is_due_after_the_wait() -> None:
