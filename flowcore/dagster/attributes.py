@@ -71,7 +71,8 @@ class Automation(dg.Model, dg.Resolvable):
         default=100_000, gt=0, description="Unread records at which the lag sensor launches a run."
     )
     lag_job: Literal["slice", "live"] = Field(
-        default="slice", description="The job that the lag sensor launches."
+        default="slice",
+        description="The job that the lag sensor launches; live: also after a person has terminated it.",
     )
     retries: int = Field(
         default=2, ge=0, description="How often Dagster retries at once a run whose process was killed."

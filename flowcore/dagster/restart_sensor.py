@@ -28,6 +28,7 @@ __all__ = [
     "RESTART",
     "build_restart_sensor",
     "build_running_check",
+    "decide",
     "first_run",
     "retried_run",
     "running_evaluation",
@@ -63,7 +64,7 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy, keep_runs: timedelta
     )
     def supervise(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         instance = context.instance
-        decision, event, message = _decide(instance, plan.flow, policy)
+        decision, event, message = decide(instance, plan.flow, policy)
         requests = []
         match decision:
             case restarts.Relaunch(run=run, crashes=crashes):
@@ -104,7 +105,7 @@ def build_running_check(plan: Plan, policy: RestartPolicy) -> dg.AssetChecksDefi
     )
     def running(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         check_launch(context.run.run_config)  # the only op that has no resource, which would do so
-        decision, _, message = _decide(context.instance, plan.flow, policy)
+        decision, _, message = decide(context.instance, plan.flow, policy)
         return dg.AssetCheckResult(passed=isinstance(decision, restarts.Leave), description=message)
 
     return running
@@ -142,10 +143,13 @@ def _evaluation(flow: str, message: str, *, passed: bool) -> dg.AssetCheckEvalua
     )
 
 
-def _decide(
+def decide(
     instance: dg.DagsterInstance, flow: str, policy: RestartPolicy
 ) -> tuple[restarts.RestartDecision, str | None, str]:
-    """The decision, the event that it reports (unique to its cause; None for no event), and a message."""
+    """Decide about a flow's live run.
+
+    Returns the decision, the event that it reports (unique to its cause; None for no event), and a message.
+    """
     now_s = time.time()
     job = identifier(flow, "live")
     started = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.STARTED])

@@ -16,6 +16,8 @@ from flowcore.dagster.attributes import Automation
 from flowcore.dagster.live_asset import LiveConfig
 from flowcore.dagster.names import bounded_keys, identifier, live_key, op_name
 from flowcore.dagster.resources import FlowcoreResource
+from flowcore.dagster.restart_sensor import decide
+from flowcore.dagster.restarts import Leave
 from flowcore.durations import read_clock_ms
 from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import end_offsets_of_topics
@@ -191,7 +193,10 @@ def build_history_sensor(plan: Plan) -> dg.SensorDefinition:
 
 
 def build_lag_sensor(plan: Plan, automation: Automation) -> dg.SensorDefinition:
-    """A sensor that lets idle live queries catch up when their lag exceeds a limit."""
+    """A sensor that lets idle live queries catch up when their lag exceeds a limit.
+
+    If it launches the live job, it leaves a crashed run to the supervisor, which waits, counts and gives up.
+    """
     job, limit = identifier(plan.flow, automation.lag_job), automation.lag_records
 
     @dg.sensor(
@@ -206,6 +211,10 @@ def build_lag_sensor(plan: Plan, automation: Automation) -> dg.SensorDefinition:
     ) -> dg.RunRequest | dg.SkipReason:
         if reason := unfinished_run(context.instance, *live_job_names(plan)):
             return dg.SkipReason(reason)
+        if automation.lag_job == "live":
+            decision, _, message = decide(context.instance, plan.flow, automation.restart_policy)
+            if not isinstance(decision, Leave):  # else the launch would begin a new row of restarts
+                return dg.SkipReason(message)
         settings = flowcore.settings()
         progress = last_progress(history_folder(settings.state_dir, plan.flow))
         if progress is None:

@@ -165,6 +165,31 @@ def test_lag_launches_nothing_beside_a_run_that_dagster_did_not_start(
     assert "the flow runs, though Dagster did not start it" in (found.skip_message or "")
 
 
+@pytest.mark.parametrize(
+    ("restarts", "reason"),
+    [(3, "crashed: restart 1 of 3 is due in"), (0, "it is not launched again")],
+    ids=["waits", "gave-up"],
+)
+def test_lag_leaves_a_crashed_live_run_to_the_supervisor(
+    broker: str, tmp_path: Path, instance: DagsterInstance, restarts: int, reason: str
+) -> None:
+    """A launch would begin a new row of restarts. After a terminate there is nothing to count."""
+    defs = _relay(broker, tmp_path, lag_records=1, lag_job="live", restarts=restarts)
+    _progress(tmp_path, {"out": (0, 0)})
+    never = _tick(defs, "f_lag", instance)
+    run = instance.create_run_for_job(defs.resolve_job_def("f_live"), status=DagsterRunStatus.STARTED)
+    instance.report_run_failed(run)
+    crashed = _tick(defs, "f_lag", instance)
+    run = instance.create_run_for_job(defs.resolve_job_def("f_live"), status=DagsterRunStatus.STARTED)
+    instance.report_run_canceled(run)
+    terminated = _tick(defs, "f_lag", instance)
+
+    assert isinstance(never, RunRequest)
+    assert isinstance(crashed, SkipReason)
+    assert reason in (crashed.skip_message or "")
+    assert isinstance(terminated, RunRequest)
+
+
 def test_lag_of_a_flow_that_never_ran_is_not_guessed(
     broker: str, tmp_path: Path, instance: DagsterInstance
 ) -> None:
