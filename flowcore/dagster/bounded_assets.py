@@ -59,6 +59,7 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
         flowcore: FlowcoreResource,
         spark: SparkResource,
     ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+        spark.send_heartbeats(context.instance, context.run.run_id)
         chosen = [s for s in plan.bounded if not context.selected_asset_keys.isdisjoint(stage_keys(s, plan))]
         with deferred_interrupts() as interrupted:
             run = spark.context(bounded_only, flowcore.settings())

@@ -76,22 +76,17 @@ def flow_assets(
     plan = plan_flow(flow, settings=Settings.of())
     attributes = AssetAttributes(owners=owners, group=group, tags=tags or {}, descriptions=descriptions or {})
     automation, objectives = automation or Automation(), objectives or Objectives()
-    assets, sensors = [], list[dg.SensorDefinition]()
+    policy, keep_runs = automation.restart_policy, timedelta(days=automation.keep_runs_days)
+    assets, sensors = [], [build_restart_sensor(plan, policy, keep_runs)]
     checks = [check for stage in plan.bounded for check in build_completeness_checks(stage, plan.flow)]
     checks += build_expectation_checks(plan, expectations or {})
     if plan.bounded:
         assets.append(build_bounded_assets(plan, attributes))
         sensors += [build_history_sensor(plan), build_automation_sensor(plan)]
     if plan.live is not None:
-        policy = automation.restart_policy
         assets.append(build_live_asset(flow, plan, attributes, objectives))
         checks += [stream_checks.build_stream_checks(plan, objectives), build_running_check(plan, policy)]
-        keep_runs = timedelta(days=automation.keep_runs_days)
-        sensors += [
-            build_restart_sensor(plan, policy, keep_runs),
-            stream_checks.build_health_sensor(plan, objectives),
-        ]
-        sensors.append(build_lag_sensor(plan, automation))
+        sensors += [stream_checks.build_health_sensor(plan, objectives), build_lag_sensor(plan, automation)]
         if topics_with_dead_letters(plan):
             sensors.append(stream_checks.build_dead_letter_sensor(plan))
     own = dg.Definitions(assets=assets, asset_checks=checks, sensors=sensors)

@@ -18,6 +18,7 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
+from flowcore.dagster.heartbeats import heartbeat_thread
 from flowcore.dagster.launches import DeployedResource
 from flowcore.dagster.termination import kept_interrupt_handler
 from flowcore.errors import SettingsError
@@ -175,6 +176,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
     )
     _slots: int = PrivateAttr(default=0)
     _private: ExitStack = PrivateAttr(default_factory=ExitStack)
+    _sends_heartbeats: bool = PrivateAttr(default=False)
 
     def refuse_literal_secrets(self) -> None:
         """Refuse a secret in ``spark_config``.
@@ -183,6 +185,12 @@ class SparkResource(DeployedResource, LazyPySparkResource):
             SettingsError: It has one; the message has its key only.
         """
         refuse_secrets(self._overrides(), (), "the resource field `spark_config`", _READERS)
+
+    def send_heartbeats(self, instance: dg.DagsterInstance, run_id: str) -> None:
+        """Renew the heartbeat of the run from now to its end, also during checks that the project adds."""
+        if not self._sends_heartbeats:
+            self._sends_heartbeats = True
+            self._private.enter_context(heartbeat_thread(instance, run_id))
 
     def context(self, plan: Plan, settings: Settings) -> Context:
         """Prepare the execution of a plan; topics are checked before Spark is started.

@@ -6,7 +6,7 @@ the tags of the runs.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 
 from flowcore.dagster import restarts
+from flowcore.dagster.heartbeats import last_heartbeat_s
 from flowcore.dagster.launches import check_launch, refused_keys
 from flowcore.dagster.names import identifier, live_key
 from flowcore.dagster.old_runs import remove_old_runs
@@ -45,53 +46,93 @@ _FIRST_RUN = "flowcore/first-run"
 _OUTAGES = {each.__name__ for each in OutageError.__subclasses__()}
 _INTERVAL_S = 15
 _RUNS, _ENDED = "runs", "ended"
+_NOTHING = "-"
+"""Cursor at first. It is not empty, since Dagster keeps the cursor of before if it gets an empty one."""
 _RETRY = "dagster/retry_number"
 _NOT_COPIED = ("dagster/", ".dagster/", "flowcore/")
 
 
 def build_restart_sensor(plan: Plan, policy: RestartPolicy, keep_runs: timedelta) -> dg.SensorDefinition:
-    """The supervisor of a flow's live run, which also removes old runs; it is on at first."""
-    job = identifier(plan.flow, "live")
+    """The supervisor of a flow's runs, which also removes old live runs and slices; it is on at first."""
+    live, slices, history = (identifier(plan.flow, mode) for mode in ("live", "slice", "history"))
+    description = (
+        f"Launches job `{live}` again after its run crashed: with growing delay, and at most "
+        f"{policy.limit} times in a row, in an outage without end. A run that was terminated is not launched "
+        "again. "
+    )
 
     @dg.sensor(
         name=identifier(plan.flow, "supervision"),
-        job_name=job,
+        job_name=live if plan.live else None,
         minimum_interval_seconds=_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches job `{job}` again after its run crashed: with growing delay, and at most "
-        f"{policy.limit} times in a row, in an outage without end. A run that was terminated is not launched "
-        "again.",
+        description=(description if plan.live else "")
+        + "A run of the flow's jobs that sends no heartbeats any more counts as failed.",
     )
     def supervise(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         instance = context.instance
-        decision, event, message = decide(instance, plan.flow, policy)
-        requests = []
-        match decision:
-            case restarts.Relaunch(run=run, crashes=crashes):
-                requests.append(_restart_request(instance, run, crashes))
-            case restarts.Lost(run=run):
-                # After an outage of this daemon or of its database, the run beats again before the next tick.
-                lost = instance.get_run_by_id(run) if event == context.cursor else None
-                if lost is not None and lost.status is dg.DagsterRunStatus.STARTED:
-                    instance.report_run_failed(lost, f"flowcore's supervisor: {message}")
-            case restarts.GiveUp(run=run, crashes=crashes):
-                instance.add_run_tags(run, {GAVE_UP: f"after {crashes} crashes in a row"})
-            case _:
-                pass
-        jobs = (job, identifier(plan.flow, "slice"))
-        with survive_storage():  # a restart is more urgent
-            remove_old_runs(instance, jobs, keep_runs, newest=policy.limit + 1)
-        changed = event is not None and event != context.cursor
-        passed = isinstance(decision, restarts.Leave)
-        reported = changed and event != _RUNS  # which its heartbeat reports
+        reported, *suspected = (context.cursor or _NOTHING).split("\n")
+        silent = _silent_runs(instance, (slices, history), policy)
+        for run in silent.keys() & set(suspected):
+            _declare_failed(instance, run, silent[run])
+        requests, evaluations, messages = [], [], list(silent.values())
+        if plan.live is not None:
+            decision, event, message = decide(instance, plan.flow, policy)
+            requests = _carry_out(instance, decision, message, again=event == reported)
+            messages.insert(0, message)
+            if event is not None and event != reported:
+                passed = isinstance(decision, restarts.Leave)
+                # That it runs, its heartbeat reports.
+                evaluations = [_evaluation(plan.flow, message, passed=passed)] if event != _RUNS else []
+                reported = event
+            with survive_storage():  # a restart is more urgent
+                remove_old_runs(instance, (live, slices), keep_runs, newest=policy.limit + 1)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else message,
-            asset_events=[_evaluation(plan.flow, message, passed=passed)] if reported else [],
-            cursor=event if changed else context.cursor,
+            skip_reason=None if requests else "; ".join(messages) or "no run is silent",
+            asset_events=evaluations,
+            cursor="\n".join([reported, *silent]),
         )
 
     return supervise
+
+
+def _carry_out(
+    instance: dg.DagsterInstance, decision: restarts.RestartDecision, message: str, *, again: bool
+) -> list[dg.RunRequest]:
+    """Do what was decided about the live run; ``again`` means that the last tick has decided the same."""
+    match decision:
+        case restarts.Relaunch(run=run, crashes=crashes):
+            return [_restart_request(instance, run, crashes)]
+        case restarts.Lost(run=run) if again:
+            _declare_failed(instance, run, message)
+        case restarts.GiveUp(run=run, crashes=crashes):
+            instance.add_run_tags(run, {GAVE_UP: f"after {crashes} crashes in a row"})
+        case _:
+            pass
+    return []
+
+
+def _silent_runs(instance: dg.DagsterInstance, jobs: Iterable[str], policy: RestartPolicy) -> dict[str, str]:
+    """Messages about the runs of these jobs that have started and send no heartbeats, by run."""
+    found = {}
+    for job in jobs:
+        started = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.STARTED])
+        for record in instance.get_run_records(started):
+            decision = restarts.decide_restart([_attempt(instance, record)], time.time(), policy)
+            if isinstance(decision, restarts.Lost):
+                found[decision.run] = _describe(decision)
+    return found
+
+
+def _declare_failed(instance: dg.DagsterInstance, run_id: str, message: str) -> None:
+    """Let a run count as failed that two ticks have found silent.
+
+    After an outage of this daemon or of its database, the run sends a heartbeat between them.
+    """
+    run = instance.get_run_by_id(run_id)
+    if run is not None and run.status is dg.DagsterRunStatus.STARTED:
+        instance.report_run_failed(run, f"flowcore's supervisor: {message}")
 
 
 def build_running_check(plan: Plan, policy: RestartPolicy) -> dg.AssetChecksDefinition:
@@ -176,18 +217,21 @@ def decide(
             return decision, f"crashed {run}", message
         case restarts.Relaunch(run=run, crashes=crashes):
             return decision, f"again {run}", f"run {run} {how}: restart {crashes} of {limit}"
-        case restarts.Lost(run=run, silent_s=silent_s):
-            message = (
-                f"run {run} has sent no heartbeat for {show_seconds(silent_s)}: its process or its machine "
-                "is gone, or hangs; without a heartbeat until the next tick it counts as failed"
-            )
-            return decision, f"lost {run}", message
+        case restarts.Lost(run=run):
+            return decision, f"lost {run}", _describe(decision)
         case restarts.GiveUp(run=run, crashes=crashes):
             message = (
                 f"run {run} is the last of {crashes} that crashed in a row: it is not launched again; see "
                 "its log, fix the cause, and launch the job"
             )
             return decision, f"gave up {run}", message
+
+
+def _describe(lost: restarts.Lost) -> str:
+    return (
+        f"run {lost.run} has sent no heartbeat for {show_seconds(lost.silent_s)}: its process or its machine "
+        "is gone, or hangs; without a heartbeat until the next tick it counts as failed"
+    )
 
 
 def _attempts(instance: dg.DagsterInstance, chosen: dg.RunsFilter, count: int) -> list[restarts.Attempt]:
@@ -210,17 +254,12 @@ def _attempts(instance: dg.DagsterInstance, chosen: dg.RunsFilter, count: int) -
 def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord) -> restarts.Attempt:
     """A run as an attempt; if it runs, also its last heartbeat."""
     run, fate = record.dagster_run, _fate(instance, record)
-    heartbeats: Sequence[dg.EventLogRecord] = ()
-    if fate is Fate.RUNNING:  # of its own events: others, too, may report materializations of the asset
-        kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION}
-        found = instance.get_records_for_run(run.run_id, of_type=kinds, limit=1, ascending=False)
-        heartbeats = found.records
     return restarts.Attempt(
         run=run.run_id,
         fate=fate,
         began_s=record.start_time or record.create_timestamp.timestamp(),
         started=record.start_time is not None,
-        heartbeat_s=next((beat.timestamp for beat in heartbeats), None),
+        heartbeat_s=last_heartbeat_s(instance, record) if fate is Fate.RUNNING else None,
         ended_s=record.end_time,
         restarted=_RETRY in run.tags or (RESTART in run.tags and not _is_executed_again(run)),
     )

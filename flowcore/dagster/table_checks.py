@@ -36,8 +36,10 @@ def _completeness_check(stage: BoundedStage, table: str, flow: str) -> dg.AssetC
         blocking=True,
         description="Every file of the committed result exists, is unchanged, and holds all its rows.",
     )
-    def complete(context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource) -> dg.AssetCheckResult:
-        del context
+    def complete(
+        context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource, spark: SparkResource
+    ) -> dg.AssetCheckResult:
+        spark.send_heartbeats(context.instance, context.run.run_id)
         store = ResultStore(flowcore.settings().state_dir, flow)
         return _check_files(store.folder(stage.name), table)
 
@@ -160,6 +162,7 @@ def _expectation_checks(
     def values(
         context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult]:
+        spark.send_heartbeats(context.instance, context.run.run_id)
         settings = flowcore.settings()
         selected = {check.name for check in context.selected_asset_check_keys}
         chosen = [each for each in expectations if each.name in selected]

@@ -14,12 +14,15 @@ from dagster import (
     AssetSpec,
     DagsterInstance,
     DagsterRunStatus,
+    DefaultSensorStatus,
     Definitions,
     EnvVar,
     GraphDefinition,
     RunRequest,
+    SensorResult,
     SkipReason,
     build_schedule_context,
+    build_sensor_context,
     op,
 )
 
@@ -159,6 +162,19 @@ def test_sensors_of_the_flows_are_these() -> None:
         ("auctions_new_history", "STOPPED"),
         ("auctions_supervision", "RUNNING"),
     ]
+
+
+def test_flow_of_bounded_stages_has_a_supervisor() -> None:
+    """It finds runs whose process is gone, and launches none."""
+    defs = definitions(flow_assets(_report("first", "raw", "clean")))
+    sensor = defs.resolve_sensor_def("first_supervision")
+    with DagsterInstance.ephemeral() as instance, build_sensor_context(instance) as context:
+        found = sensor(context)
+
+    assert sensor.default_status is DefaultSensorStatus.RUNNING
+    assert not sensor.has_jobs
+    assert (sensor.description or "").startswith("A run of the flow's jobs that sends no heartbeats any more")
+    assert isinstance(found, SensorResult)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,22 @@ from xml.etree import ElementTree as ET
 
 import pandas as pd
 import pytest
-from dagster import AssetKey, DagsterEventType, DagsterInstance, Definitions, ExecuteInProcessResult
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetKey,
+    DagsterEventType,
+    DagsterInstance,
+    Definitions,
+    ExecuteInProcessResult,
+    asset_check,
+)
 
 from flowcore import Flow, Parquet, from_frame
-from flowcore.dagster import FlowcoreResource, definitions, flow_assets
+from flowcore.dagster import FlowcoreResource, definitions, flow_assets, heartbeats
+from flowcore.dagster.heartbeats import HEARTBEAT
 from pipelines.auctions.assets import auctions
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.dagster
 
@@ -85,6 +97,30 @@ def test_stage_is_run_whole_though_one_asset_of_it_is_asked_for(tmp_path: Path) 
     assert result.success
     assert _materialized(result).keys() == {"x", "more"}
     assert not (tmp_path / "y").exists()
+
+
+def test_run_renews_its_heartbeat_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a check that the project has added, which knows nothing of heartbeats. Then its thread ends."""
+    monkeypatch.setattr(heartbeats, "_INTERVAL_S", 0.05)
+
+    @asset_check(asset=AssetKey(["files", "x"]))
+    def own(context: AssetCheckExecutionContext) -> AssetCheckResult:
+        instance, run_id = context.instance, context.run.run_id
+        instance.add_run_tags(run_id, {HEARTBEAT: "old"})
+        wait_until(lambda: (run := instance.get_run_by_id(run_id)) and run.tags[HEARTBEAT] != "old")
+        return AssetCheckResult(passed=True)
+
+    (tmp_path / "2").touch()
+    defs = Definitions.merge(_location(tmp_path), Definitions(asset_checks=[own]))
+    with DagsterInstance.local_temp() as instance:
+        job = defs.resolve_job_def("f_history")
+        result = job.execute_in_process(
+            instance=instance, asset_selection=[AssetKey(["files", "x"])], raise_on_error=False
+        )
+
+    assert result.success
+    assert len(result.get_asset_check_evaluations()) == 1
+    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
 
 
 @pytest.mark.parametrize("key", [["auctions", "catalog"], ["auctions", "live"]], ids=["bounded", "live"])

@@ -34,6 +34,7 @@ from dagster._core.storage.compute_log_manager import ComputeIOType
 from dagster._utils.error import SerializableErrorInfo
 
 from flowcore.dagster import Automation, definitions, flow_assets
+from flowcore.dagster.heartbeats import HEARTBEAT
 from flowcore.dagster.names import live_key
 from flowcore.dagster.old_runs import remove_old_runs
 from flowcore.dagster.restart_sensor import GAVE_UP, RESTART, first_run
@@ -65,6 +66,18 @@ class Supervised:
         )
         self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
         return run
+
+    def start_other(self, job: str, ago_s: float, **tags: str) -> DagsterRun:
+        run = self.instance.create_run_for_job(
+            DEFS.resolve_job_def(job), tags=tags, status=DagsterRunStatus.STARTING
+        )
+        self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
+        return run
+
+    def status(self, run: DagsterRun) -> DagsterRunStatus:
+        now = self.instance.get_run_by_id(run.run_id)
+        assert now
+        return now.status
 
     def queue(self, **tags: str) -> DagsterRun:
         return self.instance.create_run_for_job(LIVE, run_config=CONFIG, tags=tags)
@@ -307,6 +320,54 @@ def test_heartbeat_of_another_run_does_not_count(supervised: Supervised) -> None
 
     assert now
     assert now.status is DagsterRunStatus.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("began_ago_s", "beat_ago_s", "lost"),
+    [(200.0, 110.0, False), (200.0, 125.0, True), (290.0, None, False), (301.0, None, True)],
+    ids=["beats", "silent", "starts", "never-beat"],
+)
+@pytest.mark.parametrize("job", ["auctions_slice", "auctions_history"])
+def test_silent_run_of_another_job_counts_as_failed(
+    supervised: Supervised, job: str, began_ago_s: float, beat_ago_s: float | None, lost: bool
+) -> None:
+    """It holds a pool that others wait for. The second tick decides, and launches no other run."""
+    run = supervised.start_other(job, began_ago_s)
+    if beat_ago_s is not None and job == "auctions_slice":
+        supervised.beat(run, beat_ago_s)
+    elif beat_ago_s is not None:
+        supervised.instance.add_run_tags(run.run_id, {HEARTBEAT: f"{time.time() - beat_ago_s:.0f}"})
+    first, after_first = supervised.tick(), supervised.status(run)
+    supervised.tick()
+
+    assert after_first is DagsterRunStatus.STARTED
+    assert (run.run_id in (first.skip_reason.skip_message if first.skip_reason else "")) == lost
+    assert (supervised.status(run) is DagsterRunStatus.FAILURE) == lost
+    assert not supervised.tick().run_requests
+
+
+@pytest.mark.parametrize("tag", ["", "soon", "9" * 5_000, "1"], ids=["empty", "text", "long", "copied"])
+def test_heartbeat_that_is_not_of_the_run_does_not_count(supervised: Supervised, tag: str) -> None:
+    """A launch may set any tag, and one that is launched again has the tag of the run before it."""
+    run = supervised.start_other("auctions_history", 301, **{HEARTBEAT: tag})
+    supervised.tick()
+    supervised.tick()
+
+    assert supervised.status(run) is DagsterRunStatus.FAILURE
+
+
+def test_other_run_that_beats_between_two_ticks_is_not_lost(supervised: Supervised) -> None:
+    """Dagster's database was away; the live run is supervised meanwhile."""
+    run = supervised.start_other("auctions_slice", 700)
+    supervised.beat(supervised.start())
+    supervised.tick()
+    supervised.beat(run)
+    supervised.tick()
+    supervised.beat(run, ago_s=200)
+    supervised.tick()
+
+    assert supervised.status(run) is DagsterRunStatus.STARTED
+    assert (supervised.cursor or "").startswith("runs\n")
 
 
 def test_report_of_nobody_does_not_hide_the_heartbeat(supervised: Supervised) -> None:
