@@ -19,7 +19,7 @@ from flowcore.dagster.names import (
 )
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.sensors import REFRESH_WHEN
-from flowcore.dagster.termination import cancel_jobs_on, deferred_interrupts
+from flowcore.dagster.termination import TerminationRequests, cancel_jobs_on, deferred_interrupts
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 from flowcore.spark.results.manifest import Manifest
@@ -61,11 +61,17 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
     ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         spark.send_heartbeats(context.instance, context.run.run_id)
         chosen = [s for s in plan.bounded if not context.selected_asset_keys.isdisjoint(stage_keys(s, plan))]
+        requests = TerminationRequests(context)
         with deferred_interrupts() as interrupted:
+
+            def poll() -> None:
+                if requests.poll():
+                    interrupted.set()
+
             run = spark.context(bounded_only, flowcore.settings())
             with (
                 cancel_jobs_on(interrupted, run.spark),
-                closing(run_concurrently(chosen, run, refresh=config.refresh)) as changes,
+                closing(run_concurrently(chosen, run, refresh=config.refresh, meanwhile=poll)) as changes,
             ):
                 for progress in changes:
                     name = progress.stage.name

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -16,14 +17,16 @@ from dagster import (
     AssetCheckResult,
     AssetKey,
     DagsterEventType,
+    DagsterExecutionInterruptedError,
     DagsterInstance,
+    DagsterRunStatus,
     Definitions,
     ExecuteInProcessResult,
     asset_check,
 )
 
 from flowcore import Flow, Parquet, from_frame
-from flowcore.dagster import FlowcoreResource, definitions, flow_assets, heartbeats
+from flowcore.dagster import FlowcoreResource, definitions, flow_assets, heartbeats, termination
 from flowcore.dagster.heartbeats import HEARTBEAT
 from pipelines.auctions.assets import auctions
 from tests.waiting import wait_until
@@ -97,6 +100,40 @@ def test_stage_is_run_whole_though_one_asset_of_it_is_asked_for(tmp_path: Path) 
     assert result.success
     assert _materialized(result).keys() == {"x", "more"}
     assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize("terminated", [True, False], ids=["terminated", "declared-failed"])
+def test_run_that_is_to_end_ends_though_no_signal_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminated: bool
+) -> None:
+    """Its code server is gone, so only Dagster's storage says so. Its jobs are cancelled."""
+    monkeypatch.setattr(termination, "_STORAGE_POLL_S", 0.1)
+    job = _location(tmp_path).resolve_job_def("f_history")
+    with DagsterInstance.local_temp() as instance:
+
+        def end() -> None:
+            wait_until((tmp_path / "1").exists)
+            (run,) = instance.get_runs()
+            if terminated:
+                instance.report_run_canceling(run)
+            else:
+                instance.report_run_failed(run)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        with suppress(DagsterExecutionInterruptedError):
+            job.execute_in_process(
+                instance=instance, asset_selection=[AssetKey(["files", "x"])], raise_on_error=False
+            )
+        ending.join()
+        (run,) = instance.get_runs()
+        kinds = {DagsterEventType.STEP_FAILURE}
+        events = [entry.get_dagster_event() for entry in instance.all_logs(run.run_id, of_type=kinds)]
+        errors = str([event.step_failure_data.error for event in events])
+
+    assert run.status is (DagsterRunStatus.CANCELED if terminated else DagsterRunStatus.FAILURE)
+    assert ("was declared failed while it still ran" in errors) is not terminated
+    assert "never came" not in errors  # the error of the job itself, if it is left to its end
 
 
 def test_run_renews_its_heartbeat_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
