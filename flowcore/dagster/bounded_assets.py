@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from pydantic import Field
 
 from flowcore.dagster.attributes import AssetAttributes
@@ -82,12 +83,17 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
                         if result.asset_key in context.selected_asset_keys:
                             yield result
                         else:  # made along with the selected ones
-                            assert result.asset_key is not None  # noqa: S101 - a fact for the type checker
-                            context.log_event(
-                                dg.AssetMaterialization(result.asset_key, metadata=result.metadata)
-                            )
+                            context.log_event(_materialization(result))
 
     return run_history
+
+
+def _materialization(result: dg.MaterializeResult) -> dg.AssetMaterialization:  # type: ignore[type-arg]
+    """The event of a result that is not one of the op's outputs; for those Dagster adds the tag."""
+    assert result.asset_key is not None  # noqa: S101 - a fact for the type checker
+    version = result.data_version
+    tags = {DATA_VERSION_TAG: version.value} if version else None
+    return dg.AssetMaterialization(result.asset_key, metadata=result.metadata, tags=tags)
 
 
 def _asset_specs(stage: BoundedStage, plan: Plan, attributes: AssetAttributes) -> list[dg.AssetSpec]:

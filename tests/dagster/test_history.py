@@ -16,6 +16,7 @@ from dagster import (
     AssetCheckExecutionContext,
     AssetCheckResult,
     AssetKey,
+    AssetMaterialization,
     DagsterEventType,
     DagsterExecutionInterruptedError,
     DagsterInstance,
@@ -25,7 +26,7 @@ from dagster import (
     asset_check,
 )
 
-from flowcore import Flow, Parquet, from_frame
+from flowcore import Flow, KafkaTopic, Parquet, from_frame
 from flowcore.dagster import FlowcoreResource, definitions, flow_assets, heartbeats, termination
 from flowcore.dagster.heartbeats import HEARTBEAT
 from pipelines.auctions.assets import auctions
@@ -55,6 +56,8 @@ def _location(folder: Path) -> Definitions:
     first = flow.read("one", from_frame(_meeting(folder, "1", "2"), "a BIGINT"))
     first.write("x", Parquet("x"))
     first.select("a + 1 as a").write("more", Parquet("more"))
+    live = flow.read("in", KafkaTopic("in", schema="a BIGINT"))
+    live.join(first.select("a", name="known"), on="a", how="left").write("out", KafkaTopic("out"))
     flow.read("two", from_frame(_meeting(folder, "2", "1"), "a BIGINT")).write("y", Parquet("y"))
     more = {"data.dir": str(folder), "state.dir": str(folder / "state"), "execution.short-lived": "true"}
     return definitions(flow_assets(flow), flowcore=FlowcoreResource(more=more))
@@ -67,12 +70,15 @@ def _run(folder: Path, *keys: str) -> ExecuteInProcessResult:
         return job.execute_in_process(instance=instance, asset_selection=selection, raise_on_error=False)
 
 
-def _materialized(result: ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+def _materializations(result: ExecuteInProcessResult) -> list[AssetMaterialization]:
     events = [e for e in result.all_events if e.event_type is DagsterEventType.ASSET_MATERIALIZATION]
-    found = (event.step_materialization_data.materialization for event in events)
+    return [event.step_materialization_data.materialization for event in events]
+
+
+def _materialized(result: ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
     return {
         each.asset_key.path[-1]: {name: value.value for name, value in each.metadata.items()}
-        for each in found
+        for each in _materializations(result)
         if each.asset_key
     }
 
@@ -84,7 +90,7 @@ def test_stages_of_one_run_are_side_by_side(tmp_path: Path) -> None:
 
     assert result.success
     made = _materialized(result)
-    assert made.keys() == {"x", "more", "y"}
+    assert made.keys() == {"x", "more", "y", "known"}
     for metadata in made.values():
         assert metadata["state"] == "committed"
         assert metadata["running_s"] > 0
@@ -92,13 +98,16 @@ def test_stages_of_one_run_are_side_by_side(tmp_path: Path) -> None:
 
 
 def test_stage_is_run_whole_though_one_asset_of_it_is_asked_for(tmp_path: Path) -> None:
-    """The other sink is made along with it and shown; the other stage is not run."""
+    """The other sink and the table are made along with it and shown; the other stage is not run."""
     (tmp_path / "2").touch()
 
     result = _run(tmp_path, "more")
 
     assert result.success
-    assert _materialized(result).keys() == {"x", "more"}
+    made = _materialized(result)
+    assert made.keys() == {"x", "more", "known"}
+    known = next(each for each in _materializations(result) if each.asset_key == AssetKey(["f", "known"]))
+    assert (known.tags or {}).get("dagster/data_version") == made["known"]["digest"]
     assert not (tmp_path / "y").exists()
 
 
