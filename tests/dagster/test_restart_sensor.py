@@ -1,119 +1,31 @@
 """Decisions of the supervisor on recorded runs: instance and events are real, runs are not executed."""
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dagster import (
-    AssetCheckEvaluation,
     AssetCheckKey,
-    AssetMaterialization,
     AssetSelection,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
     Definitions,
-    SensorResult,
-    build_sensor_context,
     define_asset_job,
 )
 from dagster._core.events import (
-    DagsterEvent,
     DagsterEventType,
     JobCanceledData,
-    JobFailureData,
-    RunFailureReason,
-    StepMaterializationData,
 )
-from dagster._core.execution.plan.objects import StepFailureData
 from dagster._core.storage.compute_log_manager import ComputeIOType
-from dagster._utils.error import SerializableErrorInfo
 
-from flowcore.dagster import Automation, definitions, flow_assets
-from flowcore.dagster.heartbeats import HEARTBEAT
 from flowcore.dagster.names import live_key
 from flowcore.dagster.old_runs import remove_old_runs
 from flowcore.dagster.restart_sensor import GAVE_UP, RESTART, first_run
-from pipelines.auctions.flow import flow
+from tests.dagster.supervised import CONFIG, DEFS, LIMIT, LIVE, Supervised, reported_checks
 
 pytestmark = pytest.mark.dagster
-
-LIMIT = 2
-OPTIONS = Automation(restarts=LIMIT, first_wait_s=0, longest_wait_s=0, silent_s=120, start_s=300)
-DEFS = definitions(flow_assets(flow, automation=OPTIONS))
-SUPERVISOR = next(
-    each for each in DEFS.get_repository_def().sensor_defs if each.name == "auctions_supervision"
-)
-LIVE = DEFS.resolve_job_def("auctions_live")
-CONFIG = {"ops": {"auctions__live": {"config": {"mode": "micro-batch", "heartbeat_seconds": 2.0}}}}
-STEP_FAILED = JobFailureData(error=None, failure_reason=RunFailureReason.STEP_FAILURE)
-
-
-@dataclass
-class Supervised:
-    """Runs of the live job, and the supervisor's ticks."""
-
-    instance: DagsterInstance
-    cursor: str | None = None
-
-    def start(self, ago_s: float = 0.0, **tags: str) -> DagsterRun:
-        run = self.instance.create_run_for_job(
-            LIVE, run_config=CONFIG, tags={"shift": "night", **tags}, status=DagsterRunStatus.STARTING
-        )
-        self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
-        return run
-
-    def start_other(self, job: str, ago_s: float, **tags: str) -> DagsterRun:
-        run = self.instance.create_run_for_job(
-            DEFS.resolve_job_def(job), tags=tags, status=DagsterRunStatus.STARTING
-        )
-        self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
-        return run
-
-    def status(self, run: DagsterRun) -> DagsterRunStatus:
-        now = self.instance.get_run_by_id(run.run_id)
-        assert now
-        return now.status
-
-    def queue(self, **tags: str) -> DagsterRun:
-        return self.instance.create_run_for_job(LIVE, run_config=CONFIG, tags=tags)
-
-    def beat(self, run: DagsterRun, ago_s: float = 0.0) -> None:
-        beat = StepMaterializationData(AssetMaterialization(live_key("auctions")), [])
-        self.record(run, DagsterEventType.ASSET_MATERIALIZATION, beat, ago_s)
-
-    def crash(self, run: DagsterRun) -> None:
-        self.record(run, DagsterEventType.RUN_FAILURE, STEP_FAILED)
-
-    def fail(self, run: DagsterRun, error: str, *, direct: bool) -> None:
-        """Record the error of a step, which Dagster wraps in one of its own."""
-        info = SerializableErrorInfo("it is away", [], error)
-        if not direct:
-            info = SerializableErrorInfo(
-                "Error occurred", [], "DagsterExecutionStepExecutionError", cause=info
-            )
-        data = StepFailureData(error=info, user_failure_data=None)
-        self.record(run, DagsterEventType.STEP_FAILURE, data)
-
-    def record(self, run: DagsterRun, kind: DagsterEventType, data: Any = None, ago_s: float = 0.0) -> None:
-        event = DagsterEvent(kind.value, run.job_name, event_specific_data=data)
-        self.instance.report_dagster_event(event, run.run_id, timestamp=time.time() - ago_s)
-
-    def tick(self) -> SensorResult:
-        with build_sensor_context(self.instance, cursor=self.cursor) as context:
-            found = SUPERVISOR(context)
-        assert isinstance(found, SensorResult)
-        self.cursor = found.cursor
-        return found
-
-    def restart(self) -> DagsterRun | None:
-        """One tick, and the run that it asks for, as the daemon would launch it."""
-        requests = self.tick().run_requests or []
-        return self.start(**requests[0].tags) if requests else None
 
 
 @pytest.fixture
@@ -132,17 +44,12 @@ def _refuse(supervised: Supervised) -> None:
     supervised.crash(refused)
 
 
-def _checks(result: SensorResult) -> list[tuple[bool, str]]:
-    events = [event for event in result.asset_events or [] if isinstance(event, AssetCheckEvaluation)]
-    return [(event.passed, event.description or "") for event in events]
-
-
 def test_supervisor_launches_no_flow_by_itself(supervised: Supervised) -> None:
     """The supervisor only restarts runs; it does not launch a flow by itself."""
     result = supervised.tick()
 
     assert not result.run_requests
-    assert _checks(result) == []
+    assert reported_checks(result) == []
 
 
 def test_crashed_run_is_launched_again_as_it_was(supervised: Supervised) -> None:
@@ -193,10 +100,10 @@ def test_crash_is_reported_once(supervised: Supervised) -> None:
     """The asset check `running` fails at each crash; the run itself reports that it passes."""
     run = supervised.start()
     supervised.crash(run)
-    crashed = _checks(supervised.tick())
-    again = _checks(supervised.tick())
+    crashed = reported_checks(supervised.tick())
+    again = reported_checks(supervised.tick())
     supervised.beat(supervised.start(**{RESTART: "1"}))
-    recovered, recovered_at = _checks(supervised.tick()), supervised.cursor
+    recovered, recovered_at = reported_checks(supervised.tick()), supervised.cursor
 
     assert [passed for passed, _ in crashed] == [False]
     assert f"run {run.run_id} crashed: restart 1 of {LIMIT}" in crashed[0][1]
@@ -207,10 +114,10 @@ def test_crash_is_reported_once(supervised: Supervised) -> None:
 def test_check_passes_when_nobody_wants_a_run_any_more(supervised: Supervised) -> None:
     """The run that replaced the crashed one was terminated before it could report that it runs."""
     supervised.crash(supervised.start(ago_s=60))
-    crashed = _checks(supervised.tick())
+    crashed = reported_checks(supervised.tick())
     supervised.instance.report_run_canceled(supervised.start(**{RESTART: "1"}))
-    ended = _checks(supervised.tick())
-    again = _checks(supervised.tick())
+    ended = reported_checks(supervised.tick())
+    again = reported_checks(supervised.tick())
 
     assert [passed for passed, _ in crashed] == [False]
     assert ended == [(True, "it ended as planned")]
@@ -260,20 +167,6 @@ def test_restart_that_a_person_cancels_in_the_queue_is_not_repeated(supervised: 
     assert not supervised.tick().run_requests
 
 
-def test_silent_run_is_found_while_another_waits_for_it(supervised: Supervised) -> None:
-    """The run hangs, and holds the pool; the run in the queue would wait for ever."""
-    run = supervised.start(ago_s=700)
-    supervised.beat(run, ago_s=600)
-    supervised.queue()
-    supervised.tick()
-    supervised.tick()
-    now = supervised.instance.get_run_by_id(run.run_id)
-
-    assert now
-    assert now.status is DagsterRunStatus.FAILURE
-    assert not supervised.tick().run_requests
-
-
 def test_run_that_reached_its_end_stays_so(supervised: Supervised) -> None:
     """A run with a time limit ends without a restart."""
     supervised.record(supervised.start(), DagsterEventType.RUN_SUCCESS)
@@ -287,101 +180,6 @@ def test_run_that_a_signal_ended_is_launched_again(supervised: Supervised) -> No
     supervised.record(run, DagsterEventType.RUN_CANCELED, JobCanceledData(error=None))
 
     assert supervised.tick().run_requests
-
-
-@pytest.mark.parametrize(
-    ("began_ago_s", "beat_ago_s", "lost"),
-    [(200.0, 119.0, False), (200.0, 121.0, True), (299.0, None, False), (301.0, None, True)],
-    ids=["beats", "silent", "starts", "never-beat"],
-)
-def test_silent_run_counts_as_failed(
-    supervised: Supervised, began_ago_s: float, beat_ago_s: float | None, lost: bool
-) -> None:
-    """Its worker, code server or machine is gone; it is launched again as after a crash."""
-    run = supervised.start(began_ago_s)
-    if beat_ago_s is not None:
-        supervised.beat(run, beat_ago_s)
-    supervised.tick()
-    supervised.tick()
-    now = supervised.instance.get_run_by_id(run.run_id)
-
-    assert now
-    assert (now.status is DagsterRunStatus.FAILURE) == lost
-    assert bool(supervised.tick().run_requests) == lost
-
-
-def test_heartbeat_of_another_run_does_not_count(supervised: Supervised) -> None:
-    """A slice, or the run before, has sent one recently; this run never did."""
-    run = supervised.start(ago_s=301)
-    supervised.beat(supervised.instance.create_run_for_job(DEFS.resolve_job_def("auctions_slice")))
-    supervised.tick()
-    supervised.tick()
-    now = supervised.instance.get_run_by_id(run.run_id)
-
-    assert now
-    assert now.status is DagsterRunStatus.FAILURE
-
-
-@pytest.mark.parametrize(
-    ("began_ago_s", "beat_ago_s", "lost"),
-    [(200.0, 110.0, False), (200.0, 125.0, True), (290.0, None, False), (301.0, None, True)],
-    ids=["beats", "silent", "starts", "never-beat"],
-)
-@pytest.mark.parametrize("job", ["auctions_slice", "auctions_history"])
-def test_silent_run_of_another_job_counts_as_failed(
-    supervised: Supervised, job: str, began_ago_s: float, beat_ago_s: float | None, lost: bool
-) -> None:
-    """It holds a pool that others wait for. The second tick decides, and launches no other run."""
-    run = supervised.start_other(job, began_ago_s)
-    if beat_ago_s is not None and job == "auctions_slice":
-        supervised.beat(run, beat_ago_s)
-    elif beat_ago_s is not None:
-        supervised.instance.add_run_tags(run.run_id, {HEARTBEAT: f"{time.time() - beat_ago_s:.0f}"})
-    first, after_first = supervised.tick(), supervised.status(run)
-    supervised.tick()
-
-    assert after_first is DagsterRunStatus.STARTED
-    assert (run.run_id in (first.skip_reason.skip_message if first.skip_reason else "")) == lost
-    assert (supervised.status(run) is DagsterRunStatus.FAILURE) == lost
-    assert not supervised.tick().run_requests
-
-
-@pytest.mark.parametrize("tag", ["", "soon", "9" * 5_000, "1"], ids=["empty", "text", "long", "copied"])
-def test_heartbeat_that_is_not_of_the_run_does_not_count(supervised: Supervised, tag: str) -> None:
-    """A launch may set any tag, and one that is launched again has the tag of the run before it."""
-    run = supervised.start_other("auctions_history", 301, **{HEARTBEAT: tag})
-    supervised.tick()
-    supervised.tick()
-
-    assert supervised.status(run) is DagsterRunStatus.FAILURE
-
-
-def test_other_run_that_beats_between_two_ticks_is_not_lost(supervised: Supervised) -> None:
-    """Dagster's database was away; the live run is supervised meanwhile."""
-    run = supervised.start_other("auctions_slice", 700)
-    supervised.beat(supervised.start())
-    supervised.tick()
-    supervised.beat(run)
-    supervised.tick()
-    supervised.beat(run, ago_s=200)
-    supervised.tick()
-
-    assert supervised.status(run) is DagsterRunStatus.STARTED
-    assert (supervised.cursor or "").startswith("runs\n")
-
-
-def test_report_of_nobody_does_not_hide_the_heartbeat(supervised: Supervised) -> None:
-    """A person, or a run that Dagster did not start, has reported the asset since; the run is not lost."""
-    run = supervised.start(ago_s=700)
-    supervised.beat(run)
-    supervised.instance.report_runless_asset_event(AssetMaterialization(live_key("auctions")))
-    supervised.tick()
-    supervised.tick()
-    now = supervised.instance.get_run_by_id(run.run_id)
-
-    assert now
-    assert now.status is DagsterRunStatus.STARTED
-    assert supervised.cursor == "runs"
 
 
 def test_run_that_a_person_executes_again_begins_a_new_row(supervised: Supervised) -> None:
@@ -406,21 +204,6 @@ def test_run_that_a_person_executes_again_begins_a_new_row(supervised: Supervise
     assert first_run(again) == again.run_id
     assert request.run_key == again.run_id
     assert request.tags[RESTART] == "1"
-
-
-def test_run_that_beats_again_before_the_next_tick_is_not_lost(supervised: Supervised) -> None:
-    """Dagster's database was away: neither the run nor the supervisor could use it."""
-    run = supervised.start(ago_s=700)
-    supervised.beat(run, ago_s=600)
-    away = _checks(supervised.tick())
-    supervised.beat(run)
-    supervised.tick()
-    now = supervised.instance.get_run_by_id(run.run_id)
-
-    assert [passed for passed, _ in away] == [False]
-    assert now
-    assert now.status is DagsterRunStatus.STARTED
-    assert supervised.cursor == "runs"
 
 
 def test_run_that_dagster_launches_again_is_left_to_it(supervised: Supervised) -> None:
