@@ -94,7 +94,7 @@ def message_of(kind: type[Message], row: Mapping[str, Any]) -> Message:
     """A message of these fields; null leaves a field out.
 
     Raises:
-        SerializationError: A field does not take its value, or cannot be absent.
+        SerializationError: A field does not take its value, or cannot be absent, or two of a oneof are given.
     """
     fields = kind.DESCRIPTOR.fields_by_name
     message = kind()
@@ -159,6 +159,13 @@ def _write(message: Message, field: Any, value: Any) -> None:
             )
             raise SerializationError(msg)
         return
+    group = field.containing_oneof
+    if group is not None and (other := message.WhichOneof(group.name)) is not None:
+        msg = (
+            f"fields {other!r} and {field.name!r} are not null, and of the oneof {group.name!r} Protobuf "
+            "keeps one: make one of them null"
+        )
+        raise SerializationError(msg)
     try:
         _set(message, field, value)
     except (TypeError, ValueError, KeyError) as error:

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf.api_pb2 import Api
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -235,7 +237,11 @@ WRONG: dict[str, tuple[type[Any], dict[str, Any], str]] = {
     "null": (Timestamp, {"seconds": None, "nanos": 0}, "field 'seconds' is null.* read it as 0"),
     "range": (Timestamp, {"seconds": 0, "nanos": 2**40}, "field 'nanos' does not take 1099511627776"),
     "enum": (FieldDescriptorProto, {"label": "LABEL_NONE"}, "field 'label' does not take 'LABEL_NONE'"),
-}
+    "oneof": (
+        Value, {"string_value": "x", "number_value": 7.0},
+        "fields 'string_value' and 'number_value' are not null, .* oneof 'kind'",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -245,6 +251,25 @@ def test_protobuf_refuses_a_row_that_its_message_does_not_hold(case: str) -> Non
 
     with pytest.raises(SerializationError, match=message):
         message_of(kind, values)
+
+
+def test_one_field_of_a_oneof_is_written_and_any_number_of_optional_ones() -> None:
+    """The compiler puts each `optional` field of proto3 into a oneof of its own."""
+    file = FileDescriptorProto(name="flowcore_optional.proto", package="o", syntax="proto3")
+    made = file.message_type.add(name="Made", oneof_decl=[{"name": "_a"}, {"name": "_b"}])
+    for place, name in enumerate("ab"):
+        made.field.add(
+            name=name, number=place + 1, type="TYPE_INT64", label="LABEL_OPTIONAL",
+            proto3_optional=True, oneof_index=place,
+        )  # fmt: skip
+    pool = DescriptorPool()
+    pool.Add(file)
+    kind: Any = GetMessageClass(pool.FindMessageTypeByName("o.Made"))
+
+    assert row_of_message(message_of(kind, {"a": 1, "b": 0}), "ab") == {"a": 1, "b": 0}
+    names = ["string_value", "number_value"]
+    row = {"string_value": None, "number_value": 0.0}
+    assert row_of_message(message_of(Value, row), names) == row
 
 
 @settings(deadline=None)
