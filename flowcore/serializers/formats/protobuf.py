@@ -152,7 +152,10 @@ def _plain(field: Any, value: Any) -> Any:
 
 def _write(message: Message, field: Any, value: Any) -> None:
     if value is None:
-        if not field.has_presence and not _is_repeated(field):
+        if _is_repeated(field):
+            msg = f"field {field.name!r} is null, and Protobuf would read it as empty: make it empty"
+            raise SerializationError(msg)
+        if not field.has_presence:
             msg = (
                 f"field {field.name!r} is null, and Protobuf would read it as {field.default_value!r}: "
                 "declare it optional in the .proto file, or give it a value"

@@ -235,6 +235,7 @@ def test_protobuf_message_becomes_a_row_and_comes_back() -> None:
 
 WRONG: dict[str, tuple[type[Any], dict[str, Any], str]] = {
     "null": (Timestamp, {"seconds": None, "nanos": 0}, "field 'seconds' is null.* read it as 0"),
+    "null-list": (Api, {"methods": None}, "field 'methods' is null.* read it as empty"),
     "range": (Timestamp, {"seconds": 0, "nanos": 2**40}, "field 'nanos' does not take 1099511627776"),
     "enum": (FieldDescriptorProto, {"label": "LABEL_NONE"}, "field 'label' does not take 'LABEL_NONE'"),
     "oneof": (

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import sqlglot
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from pyspark.sql import types as T
 from sqlglot import exp
 
 from flowcore import Csv, Json, KafkaTopic
 from flowcore.api.schema import Column
 from flowcore.spark.topics import row_keys
+from flowcore.spark.topics.formats.python import PythonSql
+from flowcore.spark.topics.formats.sql_format import null_text
 from flowcore.spark.topics.messages import tag
 from flowcore.spark.topics.row_keys import RowKey
 from flowcore.spark.topics.sinks import _file_format
@@ -49,6 +52,21 @@ def test_json_is_not_written_without_a_column_that_its_schema_requires() -> None
     assert nulls == ["id", "name"]
     assert "column \\'id\\' is NOT NULL and holds a null" in reason
     assert "outside the years 1 to 9999" in reason
+
+
+def test_python_format_gets_no_null_of_a_required_column() -> None:
+    """The format may hold a null, and a reader of the same schema would find a bad record."""
+    topic = KafkaTopic(
+        "out", "name STRING NOT NULL, number INT",
+        format="protobuf", format_options={"message": FieldDescriptorProto},
+    )  # fmt: skip
+
+    reason = PythonSql(topic).unwritable({"name": "`n`", "number": "`x`"})
+
+    first, _, rest = reason.partition(" ELSE ")
+    assert first == f"CASE WHEN `n` IS NULL THEN {null_text('name')}"
+    assert rest.startswith("flowcore_write_")
+    assert rest.endswith(".error END")
 
 
 @pytest.mark.parametrize("time", [None, "`ms`"])

@@ -22,6 +22,7 @@ from flowcore.api.schema import Schema
 from flowcore.api.value_formats import format_of, value_schema
 from flowcore.serializers.formats.arrow import arrow_format
 from flowcore.spark.frame.sql import quote, struct
+from flowcore.spark.topics.formats.sql_format import null_text
 
 __all__ = ["PythonSql"]
 
@@ -66,8 +67,11 @@ class PythonSql:
         return []
 
     def unwritable(self, columns: Mapping[str, str]) -> str:
-        """The error of a value that cannot be written."""
-        return f"{self._name(self._schema, 'write')}({struct(columns)}).error"
+        """A null in a required column, or the error of a value that cannot be written."""
+        error = f"{self._name(self._schema, 'write')}({struct(columns)}).error"
+        required = [each.name for each in self._schema.columns if not each.nullable]
+        cases = " ".join(f"WHEN {columns[name]} IS NULL THEN {null_text(name)}" for name in required)
+        return f"CASE {cases} ELSE {error} END" if cases else error
 
     def write(self, columns: Mapping[str, str]) -> str:
         """The bytes of one value; null if it cannot be written."""
