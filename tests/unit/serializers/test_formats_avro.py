@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowcore.api.schema import Schema
 from flowcore.errors import FormatError, SerializationError
@@ -129,3 +132,15 @@ def test_avro_refuses_numbers_that_no_registry_gives(number: int) -> None:
     """They would not fit the header."""
     with pytest.raises(FormatError, match=f"schema_id={number}"):
         ConfluentAvroFormat('"long"', number)
+
+
+@given(st.integers(-(10**20), 10**20) | st.sampled_from([-(1 << bits) for bits in range(64)]))
+def test_decimals_have_as_few_bytes_as_in_java(unscaled: int) -> None:
+    """Spark refuses a value that it would write in other bytes."""
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 21, "scale": 2}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "price", "type": kind}]}
+    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+
+    found = AvroFormat(schema).encode({"price": Decimal(unscaled).scaleb(-2)})
+
+    assert found == bytes([2 * size]) + unscaled.to_bytes(size, "big", signed=True)
