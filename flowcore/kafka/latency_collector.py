@@ -152,16 +152,17 @@ class LatencyCollector:
         self._ready.set()
 
     def _record(self, message: Message, received_us: int) -> None:
-        if AT_SOURCE_HEADER in dict(message.headers() or ()):
-            return  # the marker starts here, at the source of another flow
         topic = message.topic() or ""
+        where = f"{topic}[{message.partition()}]@{message.offset()}"
         try:
-            value = message.value()
-            where = f"{topic}[{message.partition()}]@{message.offset()}"
-            event = self._serializer.decode(b"" if value is None else value, where)
+            if AT_SOURCE_HEADER in dict(message.headers() or ()):
+                return  # the marker starts here, at the source of another flow
+            event = self._serializer.decode(message.value() or b"", where)
         except SerializationError as error:
-            self._bad += 1
-            self._last_bad = str(error)
+            self._bad, self._last_bad = self._bad + 1, str(error)
+            return
+        except (SystemError, UnicodeDecodeError) as error:  # a key of its headers is not UTF-8
+            self._bad, self._last_bad = self._bad + 1, f"{where} has headers that cannot be read ({error})"
             return
         with self._counting:
             self._tracker.record(event, self._sinks[topic], received_us)
