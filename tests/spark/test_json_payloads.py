@@ -201,12 +201,16 @@ def test_number_that_would_be_written_out_for_hours_is_a_bad_record(spark: Spark
     assert found['{"p":1e999999999}'].why == ": field 'p' holds Infinity, which is not DECIMAL(10, 2)"
 
 
-TIMES = "at TIMESTAMP, day DATE, more ARRAY<STRUCT<`at`: TIMESTAMP, n: BIGINT>>, s STRING"
+TIMES = (
+    "at TIMESTAMP, day DATE, more ARRAY<STRUCT<`at`: TIMESTAMP, n: BIGINT>>, s STRING, "
+    "days MAP<STRING, ARRAY<DATE>>, one STRUCT<day: DATE>"
+)
 MOMENTS = [
     '{"at":5}', '{"at":-5}', '{"at":1792000000}', '{"at":"2026-03-01T12:30:00Z"}',
     '{"at":"2026-03-01 12:30:00"}', '{"day":"2026-03-01"}',
     '{"at":5,"s":"12:30","more":[{"at":6,"n":18446744073710}]}', '{"s":"T12:30:00"}',
     '{"at":null,"s":"\\u0031"}', '{"more":[]}',
+    '{"day":"202\\u0036-03-01","s":"2026-03-01Tnonsense","days":{"a":["2026-03-01",null]}}',
 ]  # fmt: skip
 OTHERS = {
     '{"at":18446744073710}': "field 'at' holds 18446744073710, which is not TIMESTAMP",
@@ -219,6 +223,15 @@ OTHERS = {
     '{"more":[{"at":1},{"at":18446744073710}]}': "field 'more' holds [{1, null}, {18446744073710, null}]",
     '{"more":[{"at":"\\t12:30","n":1}]}': "field 'more' holds [{ 12:30, 1}]",
     '{"day":"5"}': "field 'day' holds 5, which is not DATE",
+    '{"day":"2026-03-01Tnonsense"}': "field 'day' holds 2026-03-01Tnonsense, which is not DATE",
+    '{"day":"2026-03-01 23:30:00-05:00"}': "field 'day' holds 2026-03-01 23:30:00-05:00, which is not DATE",
+    '{"day":"2026"}': "field 'day' holds 2026, which is not DATE",
+    '{"day":"2026-03"}': "field 'day' holds 2026-03, which is not DATE",
+    '{"day":"2026-3-1"}': "field 'day' holds 2026-3-1, which is not DATE",
+    '{"day":" 2026-03-01"}': "field 'day' holds  2026-03-01, which is not DATE",
+    '{"day":"2026-02-30"}': "field 'day' holds 2026-02-30, which is not DATE",
+    '{"days":{"a":["2026-03-01","2026"]}}': "field 'days' holds ",
+    '{"one":{"day":"2026-03-01T00:00:00Z"}}': "field 'one' holds ",
     '{"s":{"a":1,"a":2}}': """field 's' holds {"a":1,"a":2}, which is not STRING""",
 }
 

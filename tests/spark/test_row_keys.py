@@ -113,7 +113,13 @@ _BAD: dict[tuple[str, Any], list[tuple[Message, str]]] = {
     ],
     ("a INT NOT NULL, b INT", ("a", "b")): [((b"{}", None), _BOTH)],
     ("at TIMESTAMP, n INT", "at"): [((b"12:30", None), "has the key 12:30, which is not the text of at")],
+    ("day DATE, n INT", "day"): [
+        ((b"2026-03-01T12:30", None), "has the key 2026-03-01T12:30, which is"),
+        ((b"2026-03-1T", None), "has the key 2026-03-1T, which is not the text of day DATE"),
+        ((b"2026", None), "has the key 2026, which is not the text of day DATE"),
+    ],
     ("at TIMESTAMP, day DATE, n INT", ("at", "day")): [
+        ((b'{"day":"2026-03-01T12:30"}', None), "which is not a JSON object of at TIMESTAMP"),
         ((b'{"at":18446744073710}', None), "which is not a JSON object of at TIMESTAMP"),
         ((b'{"at":"12:30"}', None), "which is not a JSON object of at TIMESTAMP"),
         ((b'{"day":"5"}', None), "which is not a JSON object of at TIMESTAMP"),

@@ -74,8 +74,9 @@ def struct(fields: Mapping[str, str]) -> str:
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 TIME_FORMATS = {"timestampFormat": f"{_MICROSECONDS}XXX", "timestampNTZFormat": _MICROSECONDS}
 """Options of Spark's writers of text, which by default cut a time to milliseconds."""
-STRICT_TIMES = {"enableDateTimeParsingFallback": "false"}
-"""Option of Spark's readers of JSON, which by default read "5" as the date 1970-01-06."""
+STRICT_TIMES = {"enableDateTimeParsingFallback": "false", "dateFormat": "yyyy-MM-dd"}
+"""Options of Spark's readers of JSON, which by default read "5" as the date 1970-01-06, and cut a time or any
+text after a date."""
 
 
 def options(values: Mapping[str, str]) -> str:

@@ -106,6 +106,8 @@ class RowKey:
             wrong += [condition for condition, _ in misread_times(self.columns, _TEXT)]
         elif self.columns[0].type == "TIMESTAMP":
             wrong.append(f"{_TEXT} RLIKE {literal(TIME_OF_DAY)}")
+        elif self.columns[0].type == "DATE":
+            wrong.append(f"CAST({ROW_KEY}.{quote(self.columns[0].name)} AS STRING) <> {_TEXT}")
         for each in self.columns:
             value = f"{ROW_KEY}.{quote(each.name)}"
             if len(self.columns) == 1 or not each.nullable:
