@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from flowcore import Flow, KafkaTopic, monotonous
+from flowcore.kafka.topics import ensure_topics
 from tests.kafka.conftest import Live, Record
 
 pytestmark = pytest.mark.kafka
@@ -92,3 +94,41 @@ def test_a_flow_takes_back_what_another_one_replaces_and_deletes(live: Live) -> 
     for operator in ("counted.changes", "newest"):
         kept = {key.key["shop"] for key in live.held_keys(reader, operator)}
         assert kept == {shop for shop, each in prices.items() if each}
+
+
+KEYED = [
+    (b"a", b"{"),
+    (None, b"{}"),
+    (b"\xff", None),
+    (b"b", b'{"shop":"a","bids":1,"total":1}'),
+    (b"c", b"{}"),
+]
+
+
+@pytest.mark.parametrize("way", ["aggregate", "map", "bounded"])
+def test_a_bad_record_of_a_source_whose_rows_replace_others_keeps_its_key(live: Live, way: str) -> None:
+    """Without it nobody knows which row was not replaced."""
+    shops, out = live.topic("shops"), live.topic("out")
+    ensure_topics(live.servers, {shops.name: 1})
+    producer = Producer({"bootstrap.servers": live.servers, "log_level": 0})
+    for key, value in KEYED:
+        producer.produce(shops.name, value, key)
+    assert producer.flush(300) == 0
+    flow = Flow("f")
+    bounds: dict[str, Any] = {"until": "latest"} if way == "bounded" else {}
+    read = flow.read("shops", replace(shops, schema=SHOP, updating_by="shop", **bounds))
+    if way == "aggregate":
+        read.aggregate(by="bids", shops="count(*)").write("out", out)
+    elif way == "map":
+        mapped = read.map(
+            dict, schema="shop STRING, bids BIGINT, total BIGINT, is_deleted BOOLEAN", passes="shop"
+        )
+        mapped.drop("is_deleted").write("out", out, key="shop")
+    else:
+        read.write("out", out, key="shop")
+
+    live.run(flow)
+
+    found = live.records(shops.dead_letter)
+    assert [(record.key, record.value) for record in found] == KEYED
+    assert {record.headers["flowcore-stage"] for record in found} == {b"read"}

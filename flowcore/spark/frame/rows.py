@@ -12,6 +12,7 @@ __all__ = [
     "FAILED_OPERATOR",
     "FIRST_BRANCH",
     "INPUT_ID",
+    "KAFKA_KEY",
     "KAFKA_MS",
     "KEY_GROUP",
     "NEWEST",
@@ -61,6 +62,8 @@ INPUT_ID = "_input_id"
 """The id of a record that was made of several, or in another operator with state; null if it has none."""
 VALUE, BAD_REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
 """The bytes of a message; why it is bad; Kafka's timestamp. Only in rows that are not records."""
+KAFKA_KEY = "_kafka_key"
+"""Kafka's key of a message that could not be read. Only where records replace earlier ones of their key."""
 ELEMENT, CHANNEL = "_element", "_channel"
 """The bytes of a tagged element, and the name of its sender. Only if control elements are read."""
 FAILED_OPERATOR = "_failed"

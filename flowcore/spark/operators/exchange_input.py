@@ -24,6 +24,7 @@ from flowcore.spark.frame.rows import (
     CHANNEL,
     ELEMENT,
     FAILED_OPERATOR,
+    KAFKA_KEY,
     KAFKA_MS,
     KEY_GROUP,
     NEWEST,
@@ -44,7 +45,7 @@ __all__ = ["Place", "SelectedRows", "passing_columns", "select_rows"]
 
 _PASSING = (
     BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
-    KAFKA_MS, FAILED_OPERATOR, BACKLOG,
+    KAFKA_MS, KAFKA_KEY, FAILED_OPERATOR, BACKLOG,
 )  # fmt: skip
 """The columns of rows that pass key groups, besides those of their branches."""
 _CHANNELS = (SOURCE, NEWEST, ELEMENT, CHANNEL, KEY_GROUP, POSITION)

@@ -11,8 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from flowcore.api.operators import Read
 from flowcore.metrics.tally import topic_offsets
 from flowcore.spark.checkpoint.offset_log import batch_range, committed_offsets
-from flowcore.spark.topics.incoming import bad_observation
-from flowcore.spark.topics.reports import batches_after
+from flowcore.spark.topics.reports import bad_observation, batches_after
 
 __all__ = ["CleanRange", "CountedBadRecords"]
 

@@ -29,6 +29,7 @@ from flowcore.spark.frame.rows import (
     ELEMENT,
     FAILED_OPERATOR,
     FIRST_BRANCH,
+    KAFKA_KEY,
     KAFKA_MS,
     NEWEST,
     RECORD_ID,
@@ -43,6 +44,7 @@ from flowcore.spark.topics import elements
 from flowcore.spark.topics.arriving_attributes import BacklogColumn
 from flowcore.spark.topics.channels import refused_channels
 from flowcore.spark.topics.event_times import add_timestamp, milliseconds, too_far_ahead
+from flowcore.spark.topics.reports import bad_observation
 from flowcore.spark.topics.row_keys import IS_TOMBSTONE, ROW_KEY, RowKey
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.signed import check_signature, register_signatures
@@ -56,7 +58,7 @@ from flowcore.spark.topics.values import (
 )
 from flowcore.spark.topics.watermarks import newest_timestamp, observation_name, observe_watermarks
 
-__all__ = ["Incoming", "bad_observation"]
+__all__ = ["Incoming"]
 
 _IS_EVENT = "_is_event"
 """True for messages of the companion topic. They are parsed like records, needlessly: there are few of them,
@@ -112,9 +114,8 @@ class Incoming:
         good = rows.where(mine if self.keeps_bad else _unless_bad(mine))
         if (row_key := self.row_key) is not None:
             good = row_key.keep_last(good)
-        if not self.keeps_bad:
-            return good.selectExpr(*fields), None
-        return good.selectExpr(*fields), rows.where(f"{BRANCH} = {RowKind.BAD}").drop(RECORD)
+        bad = rows.where(f"{BRANCH} = {RowKind.BAD}").drop(RECORD) if self.keeps_bad else None
+        return good.selectExpr(*fields), bad
 
     def read(self, messages: DataFrame, branch: Branch, names: Iterator[str]) -> BranchedFrame:
         """The records among messages of Spark's source, with the rows of the side channels."""
@@ -214,8 +215,7 @@ class Incoming:
             columns.append(f"CASE WHEN {mine} THEN coalesce({RECORD_ID}, {self.place}) END AS {RECORD_ID}")
         if self.side_channels.reads_control and self.tagged:
             columns += [ELEMENT, f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {CHANNEL} END AS {CHANNEL}"]
-        expression = event_time_expression(self.node)
-        timed = self.timed
+        expression, timed = event_time_expression(self.node), self.timed
         if timed and self.missing_time:
             columns.append(TIMESTAMP_MS)
         elif timed and expression is None:
@@ -257,13 +257,12 @@ class Incoming:
 
     def _add_backlog(self, rows: DataFrame) -> DataFrame:
         """Add whether each record is backlog, if a function asks: the query lags, or its topic says so."""
-        side_channels = self.side_channels
-        if not side_channels.reads_attributes:
+        topic, lags = self.topic, self.side_channels.lags
+        if not self.side_channels.reads_attributes:
             return rows
         if not self.tagged:
-            return rows.selectExpr("*", f"{str(side_channels.lags).lower()} AS {BACKLOG}")
-        topic = self.topic
-        column = BacklogColumn(self.checkpoint, topic.name, lags=side_channels.lags, senders=topic.channels)
+            return rows.selectExpr("*", f"{str(lags).lower()} AS {BACKLOG}")
+        column = BacklogColumn(self.checkpoint, topic.name, lags=lags, senders=topic.channels)
         schema = StructType([*rows.schema.fields, StructField(BACKLOG, BooleanType())])
         return rows.mapInArrow(column.run, schema)
 
@@ -274,12 +273,14 @@ class Incoming:
         return newest_timestamp(self.node, branch, f"{BRANCH} = {branch.number}")
 
     def _message_columns(self) -> list[str]:
-        """Bytes and time of messages, only for the rows that may be emitted with them."""
+        """Bytes, time and key of messages, only for the rows that may be emitted with them."""
         value, time, failed = "value", "unix_millis(timestamp)", f"CAST(NULL AS STRING) AS {FAILED_OPERATOR}"
+        key = [f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN key END AS {KAFKA_KEY}"] if self.row_key else []
         if self.may_fail and self.keeps_bad:
-            return [f"{value} AS {VALUE}", f"{time} AS {KAFKA_MS}", failed]
+            return [f"{value} AS {VALUE}", f"{time} AS {KAFKA_MS}", failed, *key]
         value = f"CASE WHEN {BRANCH} IN ({RowKind.BAD}, {RowKind.MARKER}) THEN {value} END"
-        return [f"{value} AS {VALUE}", f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {time} END AS {KAFKA_MS}"]
+        time = f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {time} END"
+        return [f"{value} AS {VALUE}", f"{time} AS {KAFKA_MS}", *key]
 
     @property
     def timed(self) -> bool:
@@ -384,11 +385,6 @@ class Incoming:
             misfits = (f"NOT ({IS_TOMBSTONE}) AND {is_bad}", reason)
             found = [*row_key.unknown_reasons(), misfits, *row_key.other_reasons()]
         return [f"WHEN {condition} THEN {why}" for condition, why in found]
-
-
-def bad_observation(node: Read) -> str:
-    """The name under which a query observes how many bad messages a batch has of a source."""
-    return f"bad:{node.name}"
 
 
 def _unless_bad(condition: str) -> str:

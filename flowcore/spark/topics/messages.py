@@ -8,7 +8,9 @@ from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.spark.frame.sql import json_object, literal, struct
 from flowcore.spark.topics import elements
 
-__all__ = ["LARGEST_BYTES", "NULL_TEXT", "bad_record_headers", "headers", "kafka_key", "tag"]
+__all__ = [
+    "LARGEST_BYTES", "NULL_TEXT", "bad_record_headers", "bounded_key", "headers", "kafka_key", "tag",
+]  # fmt: skip
 
 NULL_TEXT = "CAST(NULL AS STRING)"
 LARGEST_BYTES = 64 << 20
@@ -22,6 +24,11 @@ def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
     if len(names) == 1:
         return f"CAST({columns[names[0]]} AS STRING)"
     return json_object({name: columns[name] for name in names}) if names else "'{}'"
+
+
+def bounded_key(key: str, largest: int) -> str:
+    """The key of a dead letter as text, null if it takes more than a quarter of the largest message."""
+    return f"CASE WHEN octet_length({key}) <= {largest // 4} THEN CAST({key} AS STRING) END"
 
 
 def tag(

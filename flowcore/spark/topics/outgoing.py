@@ -20,6 +20,7 @@ from flowcore.spark.frame.rows import (
     BAD_REASON,
     BRANCH,
     FAILED_OPERATOR,
+    KAFKA_KEY,
     KAFKA_MS,
     RECORD_ID,
     TIMESTAMP_MS,
@@ -31,6 +32,7 @@ from flowcore.spark.topics.messages import (
     LARGEST_BYTES,
     NULL_TEXT,
     bad_record_headers,
+    bounded_key,
     headers,
     kafka_key,
     tag,
@@ -98,11 +100,14 @@ class Outgoing:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
                 failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else NULL_TEXT
+                largest = self._dead_letter_bytes
+                key = bounded_key(KAFKA_KEY, largest) if KAFKA_KEY in frame.columns else NULL_TEXT
                 record_id = self.record_ids.of_result(node.name) if RECORD_ID in frame.columns else None
                 found = bad_record_headers(
                     node, BAD_REASON, KAFKA_MS, failed, record_id, assigners=self.assigners
                 )
-                message = _message(literal(topic.dead_letter), _cut(VALUE, self._dead_letter_bytes), found)
+                value = _cut(VALUE, largest, key)
+                message = _message(literal(topic.dead_letter), value, found, key=key)
                 cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
         if branched.has_markers:
             companions = sorted({topic.events for _, topic in self.sinks})
@@ -175,7 +180,7 @@ class Outgoing:
             }
             topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(self.sources[0].name)}), '.dead-letter')"
             largest = self._dead_letter_bytes
-            key = f"CASE WHEN octet_length(key) <= {largest // 4} THEN key END"
+            key = bounded_key("key", largest)
             value = _cut("value", largest, key)
             diverted = {"topic": topic, "key": key, "value": value, "headers": headers(found)}
         # Not as a filter: Spark would push it below the columns, and compute each value twice.

@@ -1,4 +1,4 @@
-"""Spark's reports of the batches of a query, each read once."""
+"""Spark's reports of the batches of a query, each read once, and what they say of bad messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["batches_after"]
+from flowcore.api.operators import Read
+
+__all__ = ["bad_observation", "batches_after"]
+
+
+def bad_observation(node: Read) -> str:
+    """The name under which a query observes how many bad messages a batch has of a source."""
+    return f"bad:{node.name}"
 
 
 def batches_after(number: int, running: StreamingQuery) -> list[dict[str, Any]]:

@@ -21,7 +21,15 @@ from flowcore.planner.model import LiveQuery
 from flowcore.spark.context import Context
 from flowcore.spark.frame.rows import BAD_REASON
 from flowcore.spark.frame.sql import TIME_FORMATS, literal, quote
-from flowcore.spark.topics.messages import LARGEST_BYTES, bad_record_headers, headers, kafka_key, tag
+from flowcore.spark.topics.messages import (
+    LARGEST_BYTES,
+    NULL_TEXT,
+    bad_record_headers,
+    bounded_key,
+    headers,
+    kafka_key,
+    tag,
+)
 from flowcore.spark.topics.values import write_message
 
 __all__ = [
@@ -105,9 +113,9 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     bad = bad.persist()
     count = bad.count()
     if count:
-        records = bad.selectExpr(
-            "value", f"{bad_record_headers(node, BAD_REASON, 'unix_millis(timestamp)')} AS headers"
-        )
+        key = bounded_key("key", LARGEST_BYTES) if "key" in bad.columns else NULL_TEXT
+        found = bad_record_headers(node, BAD_REASON, "unix_millis(timestamp)")
+        records = bad.selectExpr(f"{key} AS key", "value", f"{found} AS headers")
         _send(records, topic.dead_letter, topic, context, DEAD_LETTER_CONFIGS)
     bad.unpersist()
     return count
