@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, Tumbling
+from flowcore.api.value_formats import format_of
 from flowcore.planner import plan_flow
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import monotonous
@@ -157,6 +158,30 @@ def test_bad_records_of_a_history_are_dead_letters(live: Live, tmp_path: Path, s
     bad = [record.json["id"] for record in live.records(topic.dead_letter)]
     assert sorted(bad) == [2, 4]
     assert live.values(out)
+
+
+def test_a_row_of_a_history_that_its_format_cannot_hold_is_a_dead_letter(live: Live, tmp_path: Path) -> None:
+    """As JSON, which has as many bytes as a row of the topic, and would be read as one."""
+    (tmp_path / "past").mkdir()
+    rows = pa.Table.from_pylist([{"id": 123456789, "shop": None}, {"id": 2, "shop": 1}])
+    pq.write_table(rows, tmp_path / "past" / "part.parquet")
+    source, out = live.topic("bids"), live.topic("out")
+    schema = "id BIGINT NOT NULL, shop BIGINT NOT NULL"
+    topic = KafkaTopic(source.name, schema, format="fixed", start={0: 0})
+    live.send(source, format_of(topic).encode({"id": 3, "shop": 1}))
+    flow = Flow("bids")
+    past = flow.read("past", Parquet(str(tmp_path / "past"), schema="id BIGINT, shop BIGINT"))
+    bids = past.then(flow.read("bids", topic))
+    bids.aggregate(by="shop", ids="sum(id)").write("out", KafkaTopic(out.name, key="shop"))
+
+    _run_stages(live, flow)
+    live.run(flow)
+
+    (bad,) = live.records(topic.dead_letter)
+    assert bad.value == b'{"id":123456789}'
+    reason = b"cannot be written as fixed: column 'shop' is NOT NULL and holds a null"
+    assert bad.headers["flowcore-reason"] == reason
+    assert live.latest(out, "ids") == {1: 5}
 
 
 def test_a_record_without_event_time_is_on_one_side_of_the_seam(live: Live, tmp_path: Path) -> None:

@@ -294,8 +294,8 @@ class _Compiler:
         )
         if node in self.histories:
             checkpoint = Path(self.key_groups.checkpoint)
-            names = messages.columns
-            messages = messages.union(read_history(self.histories[node], checkpoint, self.context, names))
+            past = read_history(self.histories[node], checkpoint, self.context, messages.columns)
+            messages = messages.unionByName(past, allowMissingColumns=True)
         branched = incoming.read(messages, branch, self.names)
         branched.unparsed = find_unparsed(incoming, messages, branch, branched)
         return branched, branch

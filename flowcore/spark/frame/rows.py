@@ -21,6 +21,7 @@ __all__ = [
     "RECORD_ORDINAL",
     "SOURCE",
     "TIMESTAMP_MS",
+    "UNWRITABLE",
     "VALUE",
     "RowKind",
 ]
@@ -62,6 +63,8 @@ INPUT_ID = "_input_id"
 """The id of a record that was made of several, or in another operator with state; null if it has none."""
 VALUE, BAD_REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
 """The bytes of a message; why it is bad; Kafka's timestamp. Only in rows that are not records."""
+UNWRITABLE = "_unwritable"
+"""Why a row of a history cannot be written in its topic's format; null if it can. Only of a history."""
 KAFKA_KEY = "_kafka_key"
 """Kafka's key of a message that could not be read. Only where records replace earlier ones of their key."""
 ELEMENT, CHANNEL = "_element", "_channel"

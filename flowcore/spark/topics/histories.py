@@ -30,7 +30,7 @@ from flowcore.spark.checkpoint.identity import start_anew
 from flowcore.spark.checkpoint.offset_log import planned_batches
 from flowcore.spark.context import Context
 from flowcore.spark.frame.branches import Branch
-from flowcore.spark.frame.rows import FIRST_BRANCH
+from flowcore.spark.frame.rows import FIRST_BRANCH, UNWRITABLE
 from flowcore.spark.frame.sql import displayable_timestamp, literal, quote
 from flowcore.spark.topics.event_times import milliseconds
 from flowcore.spark.topics.values import write_value
@@ -40,7 +40,7 @@ __all__ = ["end_histories", "histories_pending", "prepare_history", "read_histor
 _READ = "history-read"
 """The file in a checkpoint that marks its histories as read."""
 _INDEX = "_index.json"
-_SCHEMA = "position BIGINT, timestamp TIMESTAMP, value BINARY"
+_SCHEMA = f"position BIGINT, timestamp TIMESTAMP, value BINARY, {UNWRITABLE} STRING"
 _ROW_BITS = 33
 """The bits of Spark's `monotonically_increasing_id` that number the rows of a task."""
 
@@ -76,14 +76,14 @@ def prepare_history(
         rows = rows.repartitionByRange(files, "at_ms").sortWithinPartitions("at_ms")
     else:
         rows = rows.repartition(files)
-    numbered = rows.selectExpr("monotonically_increasing_id() AS position", "timestamp", "value")
+    numbered = rows.selectExpr("monotonically_increasing_id() AS position", "timestamp", "value", UNWRITABLE)
     numbered.write.parquet(str(part))
     _index(part, partitions)
     part.replace(folder)
 
 
 def read_history(node: WithHistory, checkpoint: Path, context: Context, names: list[str]) -> DataFrame:
-    """The messages of a history as a stream, with columns of Spark's Kafka source.
+    """The messages of a history as a stream, with columns of Spark's Kafka source and `UNWRITABLE`.
 
     Raises:
         StateError: The folder of the history is missing.
@@ -121,7 +121,7 @@ def read_history(node: WithHistory, checkpoint: Path, context: Context, names: l
         .options(maxFilesPerTrigger=1, fileNameOnly=True, maxFileAge=NO_LIMIT)
         .parquet(str(folder))
     )
-    return stream.selectExpr(*(f"{texts[name]} AS {name}" for name in names))
+    return stream.selectExpr(*(f"{texts[name]} AS {name}" for name in names), UNWRITABLE)
 
 
 def _messages(node: WithHistory, history: DataFrame, context: Context) -> tuple[DataFrame, bool]:
@@ -137,10 +137,14 @@ def _messages(node: WithHistory, history: DataFrame, context: Context) -> tuple[
     if expression is not None:
         own = Branch(FIRST_BRANCH, {each.name: each.name for each in schema.columns})
         time = milliseconds(rows, own.expression(expression))
-    value, _ = write_value(topic, columns, rows)
+    value, reason = write_value(topic, columns, rows)
+    if reason is None or topic.format == "json":
+        reason = "NULL"  # the reader finds out
     now = f"timestamp_millis({context.clock.now_ms()})"
     found = rows.selectExpr(
         f"CAST({value} AS BINARY) AS value",
+        # The value is JSON then, of which the topic's format might make another row.
+        f"CAST({reason} AS STRING) AS {UNWRITABLE}",
         f"{time} AS at_ms",
         f"coalesce({displayable_timestamp(time)}, {now}) AS timestamp",
     )

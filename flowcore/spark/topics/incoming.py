@@ -36,6 +36,7 @@ from flowcore.spark.frame.rows import (
     RECORD_ORDINAL,
     SOURCE,
     TIMESTAMP_MS,
+    UNWRITABLE,
     VALUE,
     RowKind,
 )
@@ -143,6 +144,7 @@ class Incoming:
             added.append(f"{kept} AS {_SENT_ID}")
         if (row_key := self.row_key) is not None:
             added += ["key", row_key.parse()]
+        added += [UNWRITABLE] if UNWRITABLE in messages.columns else []
         register_signatures(messages.sparkSession, self.topic.name, self.side_channels.control_key)
         rows = messages.selectExpr("partition", "offset", "timestamp", "value", *added)
         rows = self.judge(rows, value)
@@ -167,7 +169,9 @@ class Incoming:
         if self.missing_time:
             rows = self._add_time(rows)
         # Not deterministic, so that Spark does not evaluate it again in each filter: see `parse_value`.
-        case = f"WHEN spark_partition_id() >= 0 AND {where} THEN {self._reason(value, self._ahead(rows))}"
+        reason = self._reason(value, self._ahead(rows))
+        reason = f"coalesce({UNWRITABLE}, {reason})" if UNWRITABLE in rows.columns else reason
+        case = f"WHEN spark_partition_id() >= 0 AND {where} THEN {reason}"
         return rows.selectExpr("*", f"CASE {case} END AS {BAD_REASON}")
 
     @property
