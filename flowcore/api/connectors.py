@@ -60,7 +60,8 @@ class Parquet:
 class Csv:
     """A CSV file or a folder of them. As a source it is bounded.
 
-    A line that does not fit the schema fails the stage and is shown: nothing is dropped.
+    A line that does not fit the schema fails the stage and is shown: nothing is dropped. An empty field is
+    null, and an empty text is in quotes. Texts with line breaks need ``options={"multiLine": "true"}``.
 
     Args:
         schema: The columns in the file's order, as Spark DDL; needed to read, not to write.

@@ -244,3 +244,49 @@ def test_text_sinks_keep_spaces_and_microseconds(tmp_path: Path, run: Run) -> No
     (table,), (lines,) = (tmp_path.glob(f"{kind}/*.{kind}") for kind in ("csv", "json"))
     assert [*csv.reader(table.read_text().splitlines())] == [["name", "at", "local"], row]
     assert [*json.loads(lines.read_text()).values()] == row
+
+
+TEXTS = [
+    "", None, " ", " x\t", '"', '""', 'a"b', '"a,b"', "\\", "a\\", "a\\,b", '\\"', 'a,"b"\\', '\\\\"x,',
+    "\\N", "#x", "'", "null", "\x00", "\ufeff", "a\x0bb\x85c\u2028d", ",", ";", "ż😀",
+]  # fmt: skip
+
+
+def _texts(texts: list[str | None], column: str = "name STRING") -> Source:
+    rows = [*enumerate(texts)]
+    return from_frame(lambda spark: spark.createDataFrame(rows, f"id INT, {column}"), f"id INT, {column}")
+
+
+def _csv_and_back(run: Run, rows: Rows, texts: list[str | None], **options: Any) -> list[str | None]:
+    flow = Flow("f")
+    flow.read("made", _texts(texts)).write("csv", Csv("csv", **options))
+    run(flow, refresh=True)
+    again = Flow("g")
+    again.read("csv", Csv("csv", "id INT, name STRING", **options)).write("out", Parquet("out"))
+    run(again)
+    return [name for _, name in rows("select id, name from '{dir}/out/*.parquet'")]
+
+
+@pytest.mark.parametrize("options", [{}, {"delimiter": ";", "header": False}], ids=["commas", "semicolons"])
+def test_csv_written_and_read_again_is_the_same(options: dict[str, Any], run: Run, rows: Rows) -> None:
+    """An empty text is not a null, and whatever is in a text is not part of the line."""
+    assert _csv_and_back(run, rows, TEXTS, **options) == TEXTS
+
+
+def test_csv_has_line_breaks_in_texts_if_both_sides_say_so(run: Run, rows: Rows) -> None:
+    """A reader of lines would take the rest of such a text for another row, without an error."""
+    breaks = ["a\nb", "c\r\nd", "e\rf"]
+    for each in breaks:
+        with pytest.raises(RunError, match=r"column 'name' of the CSV files in csv holds a line break"):
+            _csv_and_back(run, rows, ["x", each])
+
+    assert _csv_and_back(run, rows, [*breaks, *TEXTS], options={"multiLine": "true"}) == [*breaks, *TEXTS]
+
+
+def test_csv_of_one_column_has_no_nulls(run: Run) -> None:
+    """Each would be an empty line, which Spark does not even write."""
+    flow = Flow("f")
+    flow.read("made", _texts(["x", None])).select("name").write("csv", Csv("csv"))
+
+    with pytest.raises(RunError, match=r"column 'name' of the CSV files in csv is null, .* no other column"):
+        run(flow)

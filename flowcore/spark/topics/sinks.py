@@ -124,6 +124,8 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
 def write_files(sink: Files, frame: DataFrame, folder: str) -> None:
     """Write a bounded frame to the files of a folder."""
     kind, options = _file_format(sink)
+    if isinstance(sink, Csv):
+        frame = frame.selectExpr(*_csv_columns(sink, frame))
     writer = frame.write.mode("overwrite").format(kind).options(**options)
     writer.partitionBy(*sink.partition_by).save(folder)
 
@@ -164,6 +166,29 @@ def _batches_in(folder: str, spark: SparkSession) -> Iterator[int]:
         number = each.getPath().getName().removesuffix(".compact")
         if number.isdigit():
             yield int(number)
+
+
+def _csv_columns(sink: Csv, frame: DataFrame) -> Iterator[str]:
+    """The columns of CSV files; a value that would not be read again as it is fails the stage."""
+    in_lines = [name for name in frame.columns if name not in sink.partition_by]
+    keeps_lines = {"multiline", "linesep"}.isdisjoint(name.lower() for name in sink.options)
+    for name, kind in frame.dtypes:
+        value, where = quote(name), f"column {name!r} of the CSV files in {sink.path}"
+        cases = []
+        if [name] == in_lines:
+            msg = (
+                f"{where} is null, and there is no other column: the row would be an empty line, which is "
+                "skipped; write another column with it"
+            )
+            cases.append(f"WHEN {value} IS NULL THEN raise_error({literal(msg)})")
+        if kind == "string" and keeps_lines and name in in_lines:
+            msg = (
+                f"{where} holds a line break, which a reader of lines takes for the end of the row: pass "
+                "options={'multiLine': 'true'} to the sink and to its sources, or replace it in a select"
+            )
+            line_break = literal(r"[\r\n]")
+            cases.append(f"WHEN {value} RLIKE {line_break} THEN raise_error({literal(msg)})")
+        yield f"CASE {' '.join(cases)} ELSE {value} END AS {value}" if cases else value
 
 
 def _file_format(sink: Files) -> tuple[str, Mapping[str, str]]:

@@ -44,6 +44,8 @@ _BULK_READ = {
     # for 500 ms; until then Spark's request for the end of the partition is not answered.
     "kafka.fetch.max.wait.ms": "10",
 }
+_NO_TEXT = "\0flowcore: null"
+"""A text that no CSV file has. By default an empty text, in quotes, is the same null as an empty field."""
 _POLLED = "kafka.max.poll.records"
 """How many messages a task unpacks at once."""
 
@@ -106,6 +108,7 @@ def read_files(source: Csv | Json, ddl: str, context: Context, *, mode: str, **o
         options |= {"mode": mode, **STRICT_TIMES}
         return context.spark.read.options(**options).options(**source.options).schema(ddl).json(path)
     options |= {"header": str(source.header).lower(), "sep": source.delimiter, "enforceSchema": "false"}
+    options |= {"nullValue": _NO_TEXT}
     return context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).csv(path)
 
 
