@@ -48,6 +48,9 @@ __all__ = [
 _TIMEOUT_S = 5.0
 _ATTEMPT_S = 0.5
 _LARGEST, _CLEANUP = "max.message.bytes", "cleanup.policy"
+_TIMESTAMPS = {"message.timestamp.before.max.ms": str(4 * 10**15)}
+"""126,000 years: Spark fails, at each start, at a Kafka timestamp whose microseconds have more than 64 bits.
+Brokers since 4.0 take none that is an hour ahead; those before 3.6 do not know this setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +96,11 @@ def ensure_topics(
         known = _partitions(client, topics)
         if all(map(_is_led, known.values())):
             return
-        # Without a replication factor the broker uses its default, which fits its number of nodes.
-        wanted = {
-            name: {"num_partitions": topics[name], "configs": configs or {}}
-            for name, partitions in known.items()
-            if not partitions
-        }
-        for answer in client.create_topics(wanted, raise_errors=False)["topics"] if wanted else ():
-            if answer["error_code"] in {0, TopicAlreadyExistsError.errno}:
-                continue
+        missing = [name for name, partitions in known.items() if not partitions]
+        refused = _create(
+            client, {name: topics[name] for name in missing}, {**_TIMESTAMPS, **(configs or {})}
+        )
+        for answer in _create(client, {name: topics[name] for name in refused}, configs or {}).values():
             name = answer["name"]
             reason = name_error(answer["error_code"], f"CREATE topic {name!r}")
             msg = (
@@ -342,6 +341,19 @@ def _partition_counts(
     if not all(map(_is_led, existing.values())):
         raise _without_leader(bootstrap_servers, existing)
     return {name: len(partitions) or None for name, partitions in known.items()}
+
+
+def _create(
+    client: KafkaAdminClient, topics: Mapping[str, int], configs: Mapping[str, str]
+) -> dict[str, Mapping[str, Any]]:
+    """Create topics; return the answers about those that the broker refuses, by name."""
+    if not topics:
+        return {}
+    # Without a replication factor the broker uses its default, which fits its number of nodes.
+    wanted = {name: {"num_partitions": number, "configs": configs} for name, number in topics.items()}
+    answers = client.create_topics(wanted, raise_errors=False)["topics"]
+    taken = (0, TopicAlreadyExistsError.errno)
+    return {each["name"]: each for each in answers if each["error_code"] not in taken}
 
 
 def _require_topic(client: KafkaAdminClient, topic: str) -> None:

@@ -77,6 +77,10 @@ _DAMAGED = re.compile(
     r"Incomplete log file|MALFORMED_LOG_FILE|BATCH_METADATA_NOT_FOUND|"
     r"STREAMING_CHECKPOINT_MISSING_METADATA_FILE|RocksDBException: Corruption"
 )
+# What Spark's Kafka source says of a message.
+_TIMESTAMP = re.compile(
+    r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value (-?\d+) that"
+)
 _FILE = re.compile(r"(/[^\s:,;'\"\]()]*/checkpoints/[^\s:,;'\"\]()]+)")
 
 
@@ -196,6 +200,14 @@ def _translate_spark_error(what: str, error: Exception, log: str) -> FlowcoreErr
             f"unknown, so it would fail at each start; bring back a copy of the checkpoint (details: {log})"
         )
         return DamagedCheckpointError(msg)
+    if timed := _TIMESTAMP.search(found):
+        topic, partition, offset, time = timed.groups()
+        reason = (
+            f"{topic}[{partition}]@{offset} has the Kafka timestamp {time}, whose microseconds Spark cannot "
+            "hold: it would fail at each start; remove the records of the partition before offset "
+            f"{int(offset) + 1} with kafka-delete-records, and start again, a live query with --skip-lost; "
+            "message.timestamp.before.max.ms=4000000000000000 of the topic keeps such records out"
+        )
     return RunError(f"{what} failed: {reason} (details: {log})")
 
 

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Tumbling, monotonous
-from flowcore.kafka.topics import end_offsets
+from flowcore.errors import RunError
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.spark.run.lost_records import skip_lost_records
 
 pytestmark = pytest.mark.kafka
 
@@ -175,3 +178,54 @@ def test_event_time_is_compared_with_the_time_of_its_message(live: Live) -> None
 
     assert [value["id"] for value in live.values(out)] == [2]
     assert [record.json["id"] for record in live.records(bids.dead_letter)] == [1]
+
+
+def _produce_at(live: Live, topic: KafkaTopic, time_ms: int) -> str | None:
+    """Send a record with a Kafka timestamp; return why the broker refuses it."""
+    refusals: list[Any] = []
+    producer = Producer({"bootstrap.servers": live.servers, "log_level": 0})
+    producer.produce(
+        topic.name, b"{}", timestamp=time_ms, on_delivery=lambda error, _: refusals.append(error)
+    )
+    assert producer.flush(300) == 0
+    return refusals[0] and refusals[0].name()
+
+
+def test_a_topic_that_flowcore_creates_takes_no_timestamp_that_spark_cannot_hold(live: Live) -> None:
+    """It takes any other that its broker takes, of years before Christ too."""
+    bids = live.topic("bids")
+    ensure_topics(live.servers, {bids.name: 1})
+
+    found = {time_ms: _produce_at(live, bids, time_ms) for time_ms in (-9 * 10**18, -(10**16), -(10**15), 1)}
+
+    assert found == {
+        -9 * 10**18: "INVALID_TIMESTAMP",
+        -(10**16): "INVALID_TIMESTAMP",
+        -(10**15): None,
+        1: None,
+    }
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_timestamp_that_spark_cannot_hold_is_named_with_the_way_out(live: Live, bounded: bool) -> None:
+    """In a topic of others, whose broker takes it."""
+    bids, out = live.topic("bids", schema="id BIGINT"), live.topic("out")
+    client = AdminClient({"bootstrap.servers": live.servers})
+    client.create_topics([NewTopic(bids.name, 1, 1)])[bids.name].result(60)
+    assert _produce_at(live, bids, -9 * 10**18) is None
+    live.send(bids, {"id": 2})
+    flow = Flow("f")
+    flow.read("bids", replace(bids, until="latest") if bounded else bids).write("out", out)
+
+    message = (
+        rf"{bids.name}\[0\]@0 has the Kafka timestamp -9000000000000000000, .*before offset 1 .*--skip-lost"
+    )
+    for _ in range(2):
+        with pytest.raises(RunError, match=message):
+            live.run(flow)
+    lost = TopicPartition(bids.name, 0, 1)
+    client.delete_records([lost])[lost].result(30)
+    skip_lost_records(plan_flow(flow, "slice", live.settings), live.settings)
+    live.run(flow)
+
+    assert live.values(out) == [{"id": 2}]

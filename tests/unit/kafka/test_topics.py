@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowcore import Flow, KafkaTopic
-from flowcore.errors import UnreachableBrokerError
+from flowcore.errors import BrokerError, UnreachableBrokerError
 from flowcore.kafka import topics
 from flowcore.kafka.topics import end_offsets, ensure_topics, grow_topic, partition_counts
 from flowcore.planner import plan_flow
@@ -30,6 +30,9 @@ class Cluster:
     def __init__(self, leaders: Mapping[str, list[int]]) -> None:
         self.leaders = dict(leaders)
         self.created: list[str] = []
+        self.configs: dict[str, dict[str, str]] = {}
+        self.unknown: set[str] = set()
+        """Settings of topics that its brokers do not know."""
         self.described = 0
         self.returns_after = 10**9
         """After which number of answers about topics the lost brokers are back."""
@@ -47,9 +50,17 @@ class Cluster:
         ]
 
     def create_topics(self, wanted: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        self.created += wanted
-        self.leaders |= {name: [1] * each["num_partitions"] for name, each in wanted.items()}
-        return {"topics": [{"name": name, "error_code": 0} for name in wanted]}
+        taken = {name: each for name, each in wanted.items() if not self.unknown & each["configs"].keys()}
+        self.created += taken
+        self.leaders |= {name: [1] * each["num_partitions"] for name, each in taken.items()}
+        self.configs |= {name: each["configs"] for name, each in taken.items()}
+        answers = {name: (0, None) if name in taken else (40, "Unknown topic config name") for name in wanted}
+        return {
+            "topics": [
+                {"name": name, "error_code": code, "error_message": message}
+                for name, (code, message) in answers.items()
+            ]
+        }
 
 
 @pytest.fixture
@@ -111,3 +122,19 @@ def test_only_topics_that_do_not_exist_are_created(cluster: Callable[..., Cluste
 
     assert made.created == ["copy"]
     assert partition_counts(SERVERS, ["bids", "copy", "other"]) == {"bids": 2, "copy": 3, "other": None}
+
+
+def test_brokers_that_do_not_limit_timestamps_get_topics_too(cluster: Callable[..., Cluster]) -> None:
+    """Those before Kafka 3.6 refuse a setting that they do not know; other refusals are errors."""
+    made = cluster()
+    ensure_topics(SERVERS, {"new": 1}, {"retention.ms": "1"})
+    made.unknown = {"message.timestamp.before.max.ms", "retention.s"}
+
+    ensure_topics(SERVERS, {"old": 1}, {"retention.ms": "1"})
+
+    limit = {"message.timestamp.before.max.ms": "4000000000000000"}
+    assert made.configs == {"new": {**limit, "retention.ms": "1"}, "old": {"retention.ms": "1"}}
+    with pytest.raises(
+        BrokerError, match=r"topic 'wrong' with 1 partitions cannot be created .*Unknown topic"
+    ):
+        ensure_topics(SERVERS, {"wrong": 1}, {"retention.s": "1"})

@@ -47,6 +47,7 @@ CASES: list[tuple[str, type[FlowcoreError]]] = [
     ("Cannot fetch record for offset 5 (GroupId: g): data may have been lost", RunError),
     ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", BrokerAccessError),
     ("java.lang.ArithmeticException: / by zero", RunError),
+    ("Record at topic bids partition 3 offset 12 has timestamp value -90 that overflows when", RunError),
 ]  # fmt: skip
 
 
