@@ -104,7 +104,7 @@ class KafkaTopic:
         flushed: Sources only: the flush interval of the flow that writes the topic. Downstream buffers are
             then flushed right after its records arrive, and not an interval later.
         isolation: Sources only: ``"read_committed"`` leaves out records of transactions that were aborted and
-            waits for open ones; ``"read_uncommitted"`` reads all.
+            waits for open ones, where ``until="latest"`` ends; ``"read_uncommitted"`` reads all.
         delivery: Sinks of a live query only: ``"exactly-once"`` writes each batch in transactions, so that
             readers of committed records see each record once. The query then runs in micro-batches or slices.
         format: The encoding of a value: ``json``, ``avro``, ``avro-confluent``, ``fixed``,

@@ -21,7 +21,7 @@ from confluent_kafka import admin as librdkafka
 with warnings.catch_warnings():
     # kafka-python finds its message formats by a function that only Python 3.11 and 3.12 deprecate.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
+    from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec, TopicPartition
     from kafka.admin import ConfigResource
     from kafka.errors import (
         AuthorizationError,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigResource",
+    "IsolationLevel",
     "KafkaAdminClient",
     "KafkaError",
     "OffsetSpec",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowcore.errors import BrokerError, UnreachableBrokerError
 from flowcore.kafka.admin import (
     ConfigResource,
+    IsolationLevel,
     KafkaAdminClient,
     KafkaError,
     OffsetSpec,
@@ -168,14 +169,17 @@ def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
         return _offsets(client, bootstrap_servers, topic, OffsetSpec.EARLIEST)
 
 
-def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
+def end_offsets(bootstrap_servers: str, topic: str, *, committed: bool = False) -> dict[int, int]:
     """By partition the offset of the next record.
+
+    Args:
+        committed: As readers of committed records see it: they wait at the first open transaction.
 
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
     with connected(bootstrap_servers) as client:
-        return _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
+        return _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST, committed=committed)
 
 
 def begin_offsets_of_topics(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, dict[int, int]]:
@@ -200,19 +204,22 @@ def end_offsets_of_topics(
         return _offsets_of_topics(client, bootstrap_servers, topics, OffsetSpec.LATEST)
 
 
-def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
+def offsets_at(
+    bootstrap_servers: str, topic: str, time_ms: int, *, committed: bool = False
+) -> dict[int, int]:
     """By partition the offset of the first record of this time or later, else the end.
 
     Args:
         time_ms: Milliseconds since the epoch, UTC; compared with the records' timestamps.
+        committed: No offset is after the end that readers of committed records see.
 
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
     with connected(bootstrap_servers) as client:
-        ends = _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
+        ends = _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST, committed=committed)
         # The protocol gives times below 0 another meaning.
-        found = _offsets(client, bootstrap_servers, topic, max(time_ms, 0))
+        found = _offsets(client, bootstrap_servers, topic, max(time_ms, 0), committed=committed)
     return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 
 
@@ -375,7 +382,12 @@ def _offsets_of_topics(
 
 
 def _offsets(
-    client: KafkaAdminClient, bootstrap_servers: str, topic: str, place: OffsetSpec | int
+    client: KafkaAdminClient,
+    bootstrap_servers: str,
+    topic: str,
+    place: OffsetSpec | int,
+    *,
+    committed: bool = False,
 ) -> dict[int, int]:
     count = _partition_counts(client, bootstrap_servers, [topic])[topic]
     if count is None:
@@ -385,5 +397,6 @@ def _offsets(
         )
         raise BrokerError(msg)
     asked = [TopicPartition(topic, number) for number in range(count)]
-    found = client.list_partition_offsets(dict.fromkeys(asked, place))
+    isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    found = client.list_partition_offsets(dict.fromkeys(asked, place), isolation)
     return {partition.partition: found[partition].offset for partition in asked}

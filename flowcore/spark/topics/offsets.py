@@ -40,7 +40,7 @@ def offset_range(topic: KafkaTopic, servers: str) -> tuple[_Offsets, _Offsets]:
     """
     start = start_offsets(topic, servers)
     end = _resolve(topic, topic.until or "latest", servers)
-    last = end_offsets(servers, topic.name)
+    last = end_offsets(servers, topic.name, committed=_is_committed(topic))
     for partition, first in start.items():
         if not first <= end[partition] <= last[partition]:
             msg = (
@@ -129,9 +129,10 @@ def _resolve(topic: KafkaTopic, place: Position, servers: str) -> _Offsets:
         case "earliest":
             return begin_offsets(servers, topic.name)
         case "latest":
-            return end_offsets(servers, topic.name)
+            return end_offsets(servers, topic.name, committed=_is_committed(topic))
         case datetime():
-            return offsets_at(servers, topic.name, int(place.timestamp() * 1000))
+            time_ms = int(place.timestamp() * 1000)
+            return offsets_at(servers, topic.name, time_ms, committed=_is_committed(topic))
         case Mapping():
             begin = begin_offsets(servers, topic.name)
             unknown = sorted(set(place) - set(begin))
@@ -142,6 +143,11 @@ def _resolve(topic: KafkaTopic, place: Position, servers: str) -> _Offsets:
                 )
                 raise PlanError(msg)
             return begin | dict(place)
+
+
+def _is_committed(topic: KafkaTopic) -> bool:
+    """Whether Spark's consumer sees the end of a topic at its first open transaction."""
+    return topic.isolation == "read_committed"
 
 
 def _sum(ends: TopicOffsets, topic: str) -> int:
