@@ -46,20 +46,20 @@ class LedgerTerms:
     def choose(
         cls, known: Self | None, next_batch: int, slots: int, repeat_batch: int | None = None, series: int = 0
     ) -> Self:
-        """The terms of a start.
+        """The terms of a start. A repeated batch always begins another series, so that no entry refuses it.
 
         Args:
             known: Those of the last start, None if that did not deliver exactly once.
             next_batch: The batch that is run first.
             slots: The number of slots if there are no terms yet.
             repeat_batch: The batch that is written whatever the ledger says; it may have been written before.
-            series: That of the last terms, if a later start did not deliver exactly once.
+            series: The largest one in the ledger, which has a larger one than ``known`` if the checkpoint is
+                an older copy; or that of the last terms, if a later start did not deliver exactly once.
         """
-        if known is None:
-            return cls(slots, next_batch, series + int(repeat_batch == next_batch))
-        if repeat_batch == next_batch and not (known.series and known.since == next_batch):
-            return cls(known.slots, next_batch, known.series + 1)
-        return known
+        if repeat_batch == next_batch:
+            last = max(series, known.series if known else 0)
+            return cls(known.slots if known else slots, next_batch, last + 1)
+        return known or cls(slots, next_batch, series)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -20,6 +21,7 @@ from flowcore.kafka.refusals import GUIDE
 
 __all__ = [
     "EXPIRED", "FENCED", "LEDGER_CONFIGS", "Message", "MessageBatch", "SlotResult", "TransactionalWriter",
+    "last_series",
 ]  # fmt: skip
 
 EXPIRED = "its transaction took too long, and Kafka has aborted it"
@@ -272,6 +274,21 @@ class TransactionalWriter:
             "readers see nothing of it, and the next start writes it; check the broker, and that no other "
             f"run writes as {transactional_id(self.flow, self.query, slot)!r}"
         )
+
+
+def last_series(login: Mapping[str, str], flow: str, query: str) -> int:
+    """The largest series of the last entries in a query's ledger; 0 if there are none, or no ledger.
+
+    Raises:
+        BrokerError: The ledger cannot be read.
+    """
+    ledger = TransactionalWriter(login, flow, query, "", LedgerTerms(0, 0), batch_bytes=0, message_bytes=0)
+    found = 0
+    for slot in range(ledger._count_slots()):  # noqa: SLF001 - of this module
+        with suppress(DeliveryError):  # the entry of another program
+            entry = ledger._last_entry(slot)  # noqa: SLF001
+            found = max(found, LedgerEntry.decode(entry).series if entry else 0)
+    return found
 
 
 def _lateness(began_s: float) -> str:

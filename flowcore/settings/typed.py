@@ -214,7 +214,7 @@ class Settings:
     )  # fmt: skip
     repeat_batch: tuple[str, int] | None = _setting(
         "delivery.repeat-batch", None, read_batch,
-        "query:batch that is written exactly once from now on, whatever the ledger of the query says",
+        "query:batch that is written whatever the ledger of the query says; for one start",
     )  # fmt: skip
     max_ahead: timedelta = _setting(
         "watermark.max-ahead", timedelta(days=1), parse_duration,

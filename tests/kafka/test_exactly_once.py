@@ -188,6 +188,33 @@ def test_flow_whose_state_is_gone_does_not_write_again(live: Live) -> None:
     assert found == sorted([*range(6), *range(7)])
 
 
+def test_old_copy_of_a_checkpoint_continues_if_it_is_asked_for(live: Live) -> None:
+    """The ledger has begun again since the copy was made, and has later batches."""
+    source, out = live.topic("sales", schema=SALE), live.topic("out")
+
+    def write(*numbers: int, asks_for: int | None = None) -> None:
+        live.send(source, *({"id": each, "shop": "a"} for each in numbers))
+        asked = None if asks_for is None else ("sales-batches", asks_for)
+        live.settings = replace(live.settings, repeat_batch=asked)
+        live.run(copy(source.name, out.name))
+
+    write(0)
+    kept = live.settings.state_dir.with_name("kept")
+    shutil.copytree(live.settings.state_dir, kept)
+    write(1, asks_for=1)
+    write(2)
+    shutil.rmtree(live.settings.state_dir)
+    shutil.copytree(kept, live.settings.state_dir)
+
+    with pytest.raises(DeliveryError, match=r"the checkpoint is older: .*repeat-batch=sales-batches:1$"):
+        write()
+    write(asks_for=1)
+    write(3)
+
+    found = sorted(record.json["id"] for record in live.records(out))
+    assert found == [0, 1, 1, 2, 2, 3]
+
+
 def _wait_for_a_dead_letter(run: LiveRun) -> None:
     run_until(run, lambda: run.progress()[0].dead_letters)
     assert run.progress()[0].dead_letters == 1

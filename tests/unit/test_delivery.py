@@ -130,7 +130,7 @@ def test_new_checkpoint_writes_again_if_it_is_asked_for() -> None:
     """What another checkpoint has written does not count then, also not in later batches and starts."""
     terms = LedgerTerms.choose(None, 0, 2, repeat_batch=0)
     assert terms == LedgerTerms(slots=2, since=0, series=1)
-    assert LedgerTerms.choose(terms, 0, 2, repeat_batch=0) == terms
+    assert LedgerTerms.choose(terms, 0, 2) == terms
     assert _batch(0, terms).find_written(_entry(9, ELSEWHERE)) is None
     first = _batch(0, terms).entry(5, 77)
     assert _batch(0, terms).find_written(first) == first
@@ -139,16 +139,43 @@ def test_new_checkpoint_writes_again_if_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("last", [None, _entry(2), _entry(3), _entry(7), _entry(9)])
 def test_asked_repetition_is_written_once_whatever_the_ledger_says(last: LedgerEntry | None) -> None:
-    """A start that asks again, after a crash, does not write it again."""
+    """The next start, after a crash, does not write it again."""
     terms = LedgerTerms.choose(TERMS, 7, 5, repeat_batch=7)
     batch = _batch(7, terms)
 
     assert batch.find_written(last) is None
-    again = LedgerTerms.choose(terms, 7, 5, repeat_batch=7)
+    again = LedgerTerms.choose(terms, 7, 5)
     entry = batch.entry(1, 1)
     assert again == terms == LedgerTerms(slots=2, since=7, series=1)
     assert _batch(7, again).find_written(entry) == entry
     assert _batch(8, again).find_written(entry) is None
+
+
+def test_asked_repetition_that_was_interrupted_can_be_asked_for_again() -> None:
+    """Slot 1 was written before a kill, and the repetition of a function that is random has other records."""
+    terms = LedgerTerms.choose(TERMS, 7, 5, repeat_batch=7)
+    written = _batch(7, terms).entry(5, 77)
+    with pytest.raises(DeliveryError, match=r"other records: .*repeat-batch=q:7$"):
+        _batch(7, terms).require_same(written, _batch(7, terms).entry(5, 78))
+
+    again = LedgerTerms.choose(terms, 7, 5, repeat_batch=7)
+
+    assert _batch(7, again).find_written(written) is None
+
+
+def test_copy_of_a_checkpoint_from_before_its_ledger_began_again_can_continue() -> None:
+    """The ledger has a later series than the copy, and a later batch."""
+    later = _batch(100, LedgerTerms(2, 52, series=1)).entry(5, 77)
+    for asked, series in ((None, 0), (51, 0)):
+        terms = LedgerTerms.choose(TERMS, 51, 2, repeat_batch=asked, series=series)
+        with pytest.raises(DeliveryError, match=r"the checkpoint is older: .*repeat-batch=q:51$"):
+            _batch(51, terms).find_written(later)
+
+    terms = LedgerTerms.choose(TERMS, 51, 2, repeat_batch=51, series=later.series)
+
+    assert terms == LedgerTerms(2, 51, series=2)
+    assert _batch(51, terms).find_written(later) is None
+    assert _batch(52, terms).find_written(_batch(51, terms).entry(1, 1)) is None
 
 
 def test_entry_survives_its_bytes_and_nothing_else_is_read() -> None:

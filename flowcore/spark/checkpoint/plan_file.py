@@ -217,6 +217,7 @@ def write_plan_file(
     lags: bool = False,
     slots: int | None = None,
     repeat_batch: int | None = None,
+    ledger_series: int = 0,
     schemas: Mapping[str, StoredSchemas] | None = None,
 ) -> CheckpointIdentity:
     """Write what a checkpoint belongs to, and create its folder; to be called before the query starts.
@@ -227,6 +228,7 @@ def write_plan_file(
         lags: The records that it reads from now on are backlog.
         slots: The number of slots of a query that delivers exactly once, if the checkpoint does not say it.
         repeat_batch: See `flowcore.delivery.LedgerTerms.choose`.
+        ledger_series: The largest series in the ledger, if ``repeat_batch`` is the next batch.
         schemas: What its operators by key group keep, by name.
     """
     path = plan_file_of(checkpoint)
@@ -237,7 +239,8 @@ def write_plan_file(
     known, series, ledger = (before.ledger, before.series, None) if before else (None, 0, None)
     series = known.series if known else series
     if slots is not None:
-        ledger = LedgerTerms.choose(known, next_batch(checkpoint), slots, repeat_batch, series)
+        last = max(series, ledger_series)
+        ledger = LedgerTerms.choose(known, next_batch(checkpoint), slots, repeat_batch, last)
     identity = CheckpointIdentity(
         checkpoint=create_checkpoint(checkpoint),
         born_ms=before.born_ms if before else read_clock_ms(),
@@ -309,8 +312,10 @@ def skip_ledger_batch(checkpoint: Path) -> None:
     identity = read_plan_file(checkpoint)
     if identity is None or identity.ledger is None or has_unfinished_batch(checkpoint):
         return
-    number = next_batch(checkpoint)
-    terms = LedgerTerms.choose(identity.ledger, number, identity.ledger.slots, number)
+    number, known = next_batch(checkpoint), identity.ledger
+    if known.series and known.since == number:  # an earlier call has done it
+        return
+    terms = LedgerTerms.choose(known, number, known.slots, number)
     content = {**read_json(path), "identity": asdict(replace(identity, ledger=terms))}
     _write(path, content)
 

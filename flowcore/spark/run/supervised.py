@@ -40,6 +40,7 @@ from flowcore.spark.run.observation import RunMeter
 from flowcore.spark.run.own_backlog import OwnBacklog
 from flowcore.spark.run.patience import Patience
 from flowcore.spark.run.running_query import PreparedQuery, RunningQuery, prepare_query
+from flowcore.spark.run.start_record import StartRecord
 from flowcore.spark.topics.histories import end_histories
 from flowcore.spark.topics.side_channels import SideChannels
 
@@ -78,6 +79,7 @@ class SupervisedQuery:
         self._rows_in, self._started, self._reason, self._polled_s = 0, (0, 0.0), "", 0.0
         self._running: RunningQuery | None = None
         self._own_backlog = OwnBacklog(query, side_channels, self._checkpoint)
+        self._record = StartRecord(query, context)
         interval_ms = query.batch_interval_ms or 0
         shortest_ms = max(context.settings.trigger_interval // MILLISECOND, QUIET_MS)
         is_held = query.mode.value == "micro-batch" and interval_ms > shortest_ms
@@ -357,13 +359,7 @@ class SupervisedQuery:
         prepared = self._next
         self._fence.check()  # the checkpoint may be of another process
         self._results.pin(self.query, prepared.joined.versions)
-        named, batch = self._context.settings.repeat_batch or ("", None)
-        identity = plan_file.write_plan_file(
-            prepared.query, self._context.flow, self._checkpoint, prepared.types,
-            topics=prepared.side_channels.topics, lags=prepared.side_channels.lags, schemas=prepared.schemas,
-            bounded=prepared.joined.versions, repeat_batch=batch if named == self.query.name else None,
-            slots=self._context.settings.shuffle_partitions if prepared.query.exactly_once else None,
-        )  # fmt: skip
+        identity = self._record.write(prepared)
         failpoint("offsets-unlogged")
         self._started = self._rows_in, time.monotonic()
         lags = self._own_backlog.for_sinks(lags=prepared.side_channels.lags)
