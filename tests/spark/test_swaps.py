@@ -132,6 +132,37 @@ def test_sinks_stay_as_they_were_when_one_of_them_fails(
     assert results_of(context).folder("x+y+z").manifest() is not None
 
 
+def test_sink_that_is_a_link_replaces_the_folder_behind_it(tmp_path: Path, run: Run, rows: Rows) -> None:
+    """The link stays, also if nothing is behind it before the first run."""
+    (tmp_path / "disk").mkdir()
+    for name in ("x", "y"):
+        (tmp_path / name).symlink_to(Path("disk") / name)
+
+    for count in (1, 2):
+        _source(tmp_path, *range(count))
+        run(_flow())
+        for files in ("x/*.parquet", "y/*.csv"):
+            assert rows(f"from '{{dir}}/{files}' select a") == [(each,) for each in range(count)]
+
+    assert [(tmp_path / name).is_symlink() for name in ("x", "y")] == [True, True]
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["x", "y"]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_sink_that_is_a_mount_point_is_refused_before_it_is_computed(
+    tmp_path: Path, run: Run, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be renamed after the commit, and the next start would not come further."""
+    _source(tmp_path, 1)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "y"))
+
+    with pytest.raises(RunError, match=r"sink 'y' .*write to a folder in it, such as .*/y/y"):
+        run(_flow())
+
+    assert results_of(context).folder("x+y+z").manifest() is None
+    assert not (tmp_path / "x").exists()
+
+
 def test_commit_of_a_running_stage_is_not_changed(tmp_path: Path) -> None:
     """While another process runs the stage, its folders are not moved."""
     folder = StageFolder(tmp_path / "results", "x")
@@ -188,6 +219,17 @@ def test_second_swap_changes_nothing(tmp_path: Path) -> None:
     finish_swaps([swap])
 
     assert [path.name for path in tmp_path.rglob("*")] == ["x", "new"]
+
+
+def test_link_that_an_earlier_run_has_moved_away_is_removed(tmp_path: Path) -> None:
+    """And nothing of what it leads to."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "kept").touch()
+    (tmp_path / ".x.20250101T000000-0123abcd.old").symlink_to(tmp_path / "disk")
+
+    roll_back_swaps([str(tmp_path / "x")])
+
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["disk", "kept"]
 
 
 def test_roll_back_removes_only_its_own_folders(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from flowcore.api.operators import (
 )
 from flowcore.chains import DownstreamChain
 from flowcore.durations import read_clock_ms
+from flowcore.errors import RunError
 from flowcore.planner.model import BoundedStage, Chain
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.settings import Settings
@@ -236,7 +238,22 @@ def _input_version(sources: Mapping[str, str]) -> str:
 
 
 def _targets(stage: BoundedStage, context: Context) -> dict[Write, str]:
-    """The folders of a stage's sinks, without topics, and without addresses, where no file can be renamed."""
+    """The folders of a stage's sinks, without topics, and without addresses, where no file can be renamed.
+
+    Links are followed: the folder that a link leads to is replaced, and the link stays.
+
+    Raises:
+        RunError: A folder is a mount point.
+    """
     files = [(sink, sink.sink) for sink in stage.sinks]
     paths = {sink: context.path(to.path) for sink, to in files if not isinstance(to, KafkaTopic)}
-    return {sink: path for sink, path in paths.items() if "://" not in path}
+    targets = {sink: os.path.realpath(path) for sink, path in paths.items() if "://" not in path}
+    for sink, target in targets.items():
+        if os.path.ismount(target):
+            msg = (
+                f"sink {sink.name!r} of stage {stage.name!r} writes to {target}, where a disk is mounted: a "
+                "mount point cannot be renamed, so that the new folder would not come into its place; write "
+                f"to a folder in it, such as {target}/{sink.name}"
+            )
+            raise RunError(msg)
+    return targets
