@@ -150,7 +150,8 @@ class TransactionalWriter:
     def has_written(self, batch: int) -> bool:
         """Whether a slot has written a batch, also if the checkpoint is older than that.
 
-        To be called before a start with that batch, while no slot writes: each would refuse only for itself.
+        To be called before a start with that batch, by the holder of the checkpoint's lease: no slot writes
+        then. Each would refuse only for itself.
 
         Raises:
             BrokerError: The ledger cannot be read.
@@ -160,7 +161,14 @@ class TransactionalWriter:
         # Before the first batch another checkpoint may have had more slots.
         for slot in range(self._count_slots() if batch == self.terms.since else self.terms.slots):
             context = SlotBatch(self.flow, self.query, self.checkpoint, batch, slot, self.terms)
-            written |= context.find_written(context.read_last(self._last_entry(slot))) is not None
+            last = context.read_last(self._last_entry(slot))
+            # A commit is answered before its entry can be read; the start of a producer waits for that. Where
+            # another checkpoint has written, or a later batch, a flow may run: its producers are left alone.
+            is_mine = last is None or (last.checkpoint == self.checkpoint and last.batch <= batch)
+            if is_mine and slot < self.terms.slots:
+                self._start(slot)
+                last = context.read_last(self._last_entry(slot))
+            written |= context.find_written(last) is not None
         return written
 
     def _start(self, slot: int) -> Producer:

@@ -4,21 +4,70 @@ from __future__ import annotations
 
 import pytest
 
-from flowcore.delivery import LedgerEntry
+from flowcore.delivery import LedgerEntry, LedgerTerms
+from flowcore.errors import DeliveryError
 from flowcore.kafka.transactions import TransactionalWriter, last_series
 
 
 class Ledger:
-    """The last entries of the slots of a ledger."""
+    """The last entries of the slots of a ledger; further ones can be read when their producer has started."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *entries: bytes | None) -> None:
         self.entries = [*entries]
+        self.committed: dict[int, bytes] = {}
+        self.started: list[int] = []
         monkeypatch.setattr(TransactionalWriter, "_count_slots", lambda _: len(self.entries))
         monkeypatch.setattr(TransactionalWriter, "_last_entry", lambda _, slot: self.entries[slot])
+        monkeypatch.setattr(TransactionalWriter, "_start", lambda _, slot: self.start(slot))
+
+    def start(self, slot: int) -> None:
+        self.started.append(slot)
+        self.entries[slot] = self.committed.get(slot, self.entries[slot])
 
 
 def _entry(batch: int, checkpoint: str = "here", series: int = 0) -> bytes:
     return LedgerEntry(checkpoint, series, batch, 2, 5, 77).encode()
+
+
+def _writer(slots: int = 2) -> TransactionalWriter:
+    return TransactionalWriter({}, "f", "q", "here", LedgerTerms(slots, 0), 1, 1)
+
+
+def test_entry_that_is_committed_and_cannot_be_read_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka answers a commit before it marks the partitions, and the driver may be killed between both."""
+    ledger = Ledger(monkeypatch, _entry(3), _entry(3))
+    ledger.committed = {1: _entry(4)}
+
+    assert _writer().has_written(4)
+    assert ledger.started == [0, 1]
+
+    ledger.entries = [_entry(3), _entry(4)]
+    ledger.committed = {0: _entry(4)}
+    assert not _writer().has_written(5)
+
+
+@pytest.mark.parametrize("entry", [_entry(3, "elsewhere"), _entry(5)], ids=["other-checkpoint", "old-copy"])
+def test_producers_of_a_flow_that_may_run_are_left_alone(
+    entry: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start on another folder holds another lease; it is refused, and ends no transaction."""
+    ledger = Ledger(monkeypatch, entry, entry)
+
+    with pytest.raises(DeliveryError):
+        _writer().has_written(4)
+
+    assert ledger.started == []
+
+
+def test_slots_that_do_not_write_any_more_are_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another checkpoint has written there, or nobody."""
+    ledger = Ledger(monkeypatch, None, None, None)
+
+    assert not _writer(slots=2).has_written(0)
+
+    assert ledger.started == [0, 1]
 
 
 def test_largest_series_is_found_whatever_else_is_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
