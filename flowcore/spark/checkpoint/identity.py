@@ -38,7 +38,8 @@ class CheckpointIdentity:
         depth: The number of exchanges between operators with state.
         topics: The topics that it has offsets of, by name.
         bounded: The version of each bounded result that its last batch joins, by stage.
-        mode: The mode of the last start.
+        mode: The mode of the last start; ``realtime`` also while it reads records again that a real-time
+            batch may have processed.
         lags: Its last batch is backlog; only if a function asks.
         ledger: The terms of its ledger, None if its outputs are delivered at least once.
         series: That of its last ledger, whose entries stay while its outputs are delivered at least once.

@@ -214,6 +214,7 @@ def write_plan_file(
     *,
     topics: Mapping[str, TopicIdentity],
     bounded: Mapping[str, str],
+    mode: str = "",
     lags: bool = False,
     slots: int | None = None,
     repeat_batch: int | None = None,
@@ -225,6 +226,7 @@ def write_plan_file(
     Args:
         types: The types of the state that Spark keeps, by operator with state.
         bounded: The version of each bounded result that it joins from now on, by stage.
+        mode: The mode that counts as that of this start; by default the query's.
         lags: The records that it reads from now on are backlog.
         slots: The number of slots of a query that delivers exactly once, if the checkpoint does not say it.
         repeat_batch: See `flowcore.delivery.LedgerTerms.choose`.
@@ -247,7 +249,7 @@ def write_plan_file(
         depth=len(query.exchanges),
         topics={name: topics[name] for name in sorted({topic.name for topic in query.topics_read})},
         bounded=bounded,
-        mode=query.mode.value,
+        mode=mode or query.mode.value,
         lags=lags,
         ledger=ledger,
         series=series,

@@ -15,13 +15,20 @@ __all__ = ["StartRecord"]
 
 
 class StartRecord:
-    """Writes the plan file of one query at each start in a run."""
+    """Writes the plan file of one query at each start in a run.
+
+    Attributes:
+        reads_again: It reads records that a real-time batch may have processed, which did not end. Until it
+            has caught up, they are processed with the results that it joined then, in further runs too.
+    """
 
     def __init__(self, query: LiveQuery, context: Context) -> None:
         self._context = context
         self._checkpoint = plan_file.checkpoint_folder(query, context.flow, context.settings)
         named, batch = context.settings.repeat_batch or ("", None)
         self._repeat_batch = batch if named == query.name else None
+        before = plan_file.read_plan_file(self._checkpoint)
+        self.reads_again = before is not None and before.mode == "realtime"
 
     def write(self, prepared: PreparedQuery) -> CheckpointIdentity:
         """Write the plan file of a start. Only the first one of a run may begin the ledger anew.
@@ -37,7 +44,9 @@ class StartRecord:
         identity = plan_file.write_plan_file(
             query, self._context.flow, self._checkpoint, prepared.types,
             topics=prepared.side_channels.topics, lags=prepared.side_channels.lags, schemas=prepared.schemas,
-            bounded=prepared.joined.versions, repeat_batch=self._repeat_batch, ledger_series=series,
+            bounded=prepared.joined.versions,
+            mode="realtime" if self.reads_again and prepared.catching_up else "",
+            repeat_batch=self._repeat_batch, ledger_series=series,
             slots=settings.shuffle_partitions if query.exactly_once else None,
         )  # fmt: skip
         self._repeat_batch = None

@@ -273,7 +273,7 @@ class SupervisedQuery:
         """Whether another version of a result was committed, and can be joined."""
         before = running.prepared.joined.versions
         fresh = self._results.newer_versions(self.query, before)
-        if not fresh:
+        if not fresh or (self._record.reads_again and running.prepared.catching_up):
             return False
         try:
             joined = self._results.pin_newest(self.query)
@@ -330,11 +330,12 @@ class SupervisedQuery:
         progress = self._read_progress()
         self._own_backlog.report(progress, before, starts=before.prepared.reads_histories)
         backlog = self._in_backlog(progress)
-        if self._repeats:
-            self._repeats = False
-            self._must_join_another(before)
         prepared = before.prepared
         has_read_all = not (before.ending or prepared.repeats)
+        self._record.reads_again &= prepared.catching_up and not has_read_all
+        if self._repeats and not self._record.reads_again:
+            self._repeats = False
+            self._must_join_another(before)
         if prepared.catching_up:
             self._per_second = (self._rows_in - self._started[0]) / (ended - self._started[1])
         if prepared.reads_histories and has_read_all:
