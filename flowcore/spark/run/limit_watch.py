@@ -16,7 +16,7 @@ from flowcore.errors import BrokerError, LoweredLimitError
 from flowcore.kafka.topics import TopicLimits, topic_limits
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
-from flowcore.spark.context import names_by_broker
+from flowcore.spark.context import output_servers
 
 __all__ = ["LimitWatch"]
 
@@ -30,7 +30,8 @@ class LimitWatch:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._queries: list[LiveQuery] = []
+        self._names: dict[str, set[str]] = {}
+        """Topics by the address of their broker."""
         self._known: dict[str, TopicLimits] = {}
         self._lowered: dict[str, int] = {}
         self._watching = PeriodicThread("limits", self._read, _INTERVAL_S)
@@ -43,10 +44,10 @@ class LimitWatch:
         self._watching.__exit__(None, None, None)
 
     def begin(self, limits: Iterable[tuple[LiveQuery, Mapping[str, TopicLimits]]]) -> None:
-        """Watch the topics of queries, with the limits by which they were compiled."""
+        """Watch the topics of queries, dead letters included, with the limits by which they were compiled."""
         for query, known in limits:
             self._known |= known
-            self._queries.append(query)
+            self._names.setdefault(output_servers(query, self._settings), set()).update(known)
 
     def check(self) -> None:
         """Check that no limit was lowered.
@@ -73,8 +74,7 @@ class LimitWatch:
         self.check()
 
     def _read(self) -> None:
-        topics = {topic for query in self._queries for topic in query.topics_written}
-        for servers, names in names_by_broker(topics, self._settings).items():
+        for servers, names in self._names.items():
             try:
                 found = topic_limits(servers, names)
             except BrokerError:  # the queries themselves report it
