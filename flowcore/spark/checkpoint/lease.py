@@ -202,6 +202,15 @@ class Leases:
         if renewed and self._lost is None:
             self._on_renewed(began_s)
 
+    def require(self) -> None:
+        """Renew all leases, and check that this process still holds them, as after a long computation.
+
+        Raises:
+            RunError, MissingStateError: As `check` does.
+        """
+        self.renew()
+        self.check()
+
     def _watch_s(self, lease: Path) -> float | None:
         """For how many seconds a lease must not be renewed to be free; None if it is held."""
         holder = _read(lease)

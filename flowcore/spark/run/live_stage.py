@@ -226,8 +226,7 @@ class LiveRun:
 
         That is a checkpoint that is gone, or a topic that takes smaller messages than before.
         """
-        self._leases.renew()
-        self._leases.check()
+        self._leases.require()
         if is_too_large(error):
             self._limits.check_now()
         try:

@@ -65,7 +65,7 @@ def regroup_checkpoint(spark: SparkSession, checkpoint: Path, key_groups: int) -
         groups already, or if the query has none.
 
     Raises:
-        RunError: A query runs on the checkpoint.
+        RunError: A query runs on the checkpoint, or has begun meanwhile.
         StateError: The state cannot be read or divided, or differs afterwards; the checkpoint is as before.
     """
     with Leases() as leases:
@@ -101,6 +101,7 @@ def regroup_checkpoint(spark: SparkSession, checkpoint: Path, key_groups: int) -
                     "key groups"
                 )
                 raise StateError(msg)
+            leases.require()
             _adopt(copy, checkpoint)
         _follow(checkpoint, key_groups)
         return digests[0]

@@ -33,7 +33,7 @@ def rescale_checkpoint(spark: SparkSession, checkpoint: Path, partitions: int) -
         the query keeps no state.
 
     Raises:
-        RunError: A query runs on the checkpoint.
+        RunError: A query runs on the checkpoint, or has begun meanwhile.
         StateError: The state cannot be read or rewritten, or differs afterwards.
     """
     with Leases() as leases:
@@ -42,6 +42,7 @@ def rescale_checkpoint(spark: SparkSession, checkpoint: Path, partitions: int) -
         before = digest_state(spark, checkpoint)
         if not before.operators or state_partitions(checkpoint) == partitions:
             return None
+        leases.require()
         try:
             # Experimental in Spark 4.3, and not yet in its documented API.
             spark._streamingCheckpointManager.repartition(str(checkpoint), partitions)  # noqa: SLF001
