@@ -28,7 +28,9 @@ class BacklogStatusWriter:
     def __init__(self, checkpoint: Path) -> None:
         self._folder = _folder(checkpoint)
         self._written: bool | None = None
-        self._at = 0
+        # The clock may have been set back since an earlier run wrote a file that no batch has read yet.
+        written = (file.stem for file in self._folder.glob("*.json"))
+        self._at = max((int(number) for number in written if number.isdecimal()), default=0)
 
     def write(self, *, backlog: bool) -> None:
         """Set the status from the next batch on; does nothing if it has not changed."""
