@@ -27,8 +27,8 @@ from flowcore.kafka.refusals import GUIDE
 from flowcore.kafka.transactions import EXPIRED, FENCED
 
 __all__ = [
-    "collect_texts", "find_mishap", "find_new_schema", "find_outage", "ignore_lost_jvm", "is_too_large",
-    "translate_disk_errors", "translate_plan_errors", "translate_run_errors",
+    "collect_texts", "find_mishap", "find_new_schema", "find_outage", "has_lost_records", "ignore_lost_jvm",
+    "is_too_large", "translate_disk_errors", "translate_plan_errors", "translate_run_errors",
 ]  # fmt: skip
 
 _SLOW_PYTHON = "Python worker failed to connect back"
@@ -70,6 +70,8 @@ _REFUSED = re.compile(
 )
 # What librdkafka and Kafka's Java client say of a message or a batch that its topic does not take.
 _TOO_LARGE = re.compile(r"Broker: Message size too large|errors\.RecordTooLargeException")
+# What Spark says where a topic does not have what a query reads next.
+_LOST = "Some data may have been lost because they are not available in Kafka any more"
 # What Spark, Hadoop and RocksDB say of a file of a checkpoint that is cut off, changed or missing.
 _DAMAGED = re.compile(
     r"CANNOT_LOAD_STATE_STORE\.(?!UNRELEASED_THREAD|\w+OUT_OF_MEMORY)|"
@@ -138,6 +140,11 @@ def find_mishap(error: Exception | None) -> str | None:
 def is_too_large(error: Exception) -> bool:
     """Whether a topic has refused a message or a batch as too large, which has ended a query."""
     return _TOO_LARGE.search(_own_words(error)) is not None
+
+
+def has_lost_records(error: Exception | None) -> bool:
+    """Whether a topic did not have the records any more that a query was to read, which has ended it."""
+    return error is not None and _LOST in _own_words(error)
 
 
 def find_new_schema(error: Exception | None) -> tuple[str, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,12 +15,14 @@ from confluent_kafka.admin import AdminClient
 
 from flowcore import Flow, KafkaTopic
 from flowcore.errors import LostRecordsError, RunError, StateError
-from flowcore.kafka.topics import grow_topic
+from flowcore.kafka.topics import end_offsets, grow_topic
 from flowcore.planner import plan_flow
 from flowcore.spark.checkpoint.offset_log import replace_file
 from flowcore.spark.checkpoint.plan_file import plan_file_of
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.lost_records import skip_lost_records, skipped_file
 from tests.kafka.conftest import Live
+from tests.waiting import run_until
 
 pytestmark = pytest.mark.kafka
 
@@ -131,6 +134,36 @@ def test_query_whose_latency_is_tracked_later_skips_the_markers_before(live: Liv
 
     assert [value["id"] for value in live.values(out)] == [0, 1]
     assert [record.value for record in live.records(sales.dead_letter)] == [b"expired"]
+
+
+def test_markers_that_expire_while_the_query_runs_are_skipped(live: Live) -> None:
+    """As in a catch-up that takes longer than markers are kept. Lost records still end the run."""
+    sales, out, flow = _copying(live)
+    events = KafkaTopic(sales.events)
+    live.send(sales, {"id": 0})
+    live.settings = replace(
+        live.settings, latency_interval=timedelta(hours=1), trigger_interval=timedelta(seconds=15)
+    )
+
+    def lose(lost: KafkaTopic, number: int) -> Callable[[LiveRun], None]:
+        def follow(run: LiveRun) -> None:
+            live.send(sales, {"id": number})
+            run_until(run, lambda: {"id": number} in live.values(out))
+            kept = end_offsets(live.servers, lost.name)[0] + 2
+            live.send(lost, *(b"expired" for _ in range(3)))
+            _remove(live, lost, {0: kept})
+            live.send(sales, {"id": number + 1})
+            run_until(run, lambda: {"id": number + 1} in live.values(out))
+            run_until(run, lambda: live.records(sales.dead_letter))
+
+        return follow
+
+    live.run(flow, "micro-batch", lose(events, 1))
+    assert {value["id"] for value in live.values(out)} == {0, 1, 2}  # the batch that failed may be repeated
+    assert [record.value for record in live.records(sales.dead_letter)] == [b"expired"]
+
+    with pytest.raises(RunError, match=r"query 'sales.*' of flow 'f' failed: Some data may have been lost"):
+        live.run(flow, "micro-batch", lose(sales, 3))
 
 
 def _copying(live: Live, **settings: Any) -> tuple[KafkaTopic, KafkaTopic, Flow]:

@@ -134,17 +134,21 @@ def prepare_ledger(servers: str, flow: str, query: str, terms: LedgerTerms) -> N
     grow_topic(servers, topic, terms.slots)
 
 
-def skip_lost_markers(query: LiveQuery, context: Context, *, has_markers: bool) -> None:
+def skip_lost_markers(query: LiveQuery, context: Context, *, has_markers: bool) -> bool:
     """Move a stopped query past the markers that its companion topics have lost, by age or deletion.
 
     Args:
         has_markers: Whether the query reads its companion topics; it may not have read them before.
+
+    Returns:
+        Whether any were lost.
 
     Raises:
         BrokerError: A broker cannot be reached.
     """
     checkpoint = checkpoint_folder(query, context.flow, context.settings)
     known = checkpointed_topics(checkpoint)
+    moved = False
     for topic in query.topics_read:
         if topic.events not in known and not has_markers:
             continue
@@ -152,6 +156,8 @@ def skip_lost_markers(query: LiveQuery, context: Context, *, has_markers: bool) 
         first, last = begin_offsets(servers, topic.events), end_offsets(servers, topic.events)
         if move_offsets(checkpoint, topic.events, first, last, beside=topic.name):
             _log.info("query %r skips latency markers that %s has lost", query.name, topic.events)
+            moved = True
+    return moved
 
 
 def create_companions(queries: Iterable[LiveQuery], context: Context) -> None:

@@ -5,9 +5,9 @@ it is in backlog, in its own mode otherwise, with new versions of the results th
 partitions that were added to its sources, for which its watermarks wait; a batch that was planned before is
 repeated without them first. The successor is compiled while the query still runs, so a version that cannot be
 joined does not interrupt it. A restart begins a batch early if batches are a flush interval apart and no more
-input is available, or if the machine's clock was set back. A query is started again if a Python process or a
-transaction was slow, if another producer ended its transaction, if a batch has a value of a schema that was
-registered since, and after an outage.
+input is available, or if the machine's clock was set back. A query is started again after a mishap
+(`flowcore.spark.run.mishaps`), if a batch has a value of a schema that was registered since, and after an
+outage.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.execution import read_backlog_interval, read_thresholds
 from flowcore.planner.rules.joins import decide_joins
 from flowcore.spark.checkpoint import plan_file
-from flowcore.spark.checkpoint.offset_log import clear_unused_log, next_batch
+from flowcore.spark.checkpoint.offset_log import clear_unused_log
 from flowcore.spark.context import Context
-from flowcore.spark.errors import find_mishap, find_new_schema, ignore_lost_jvm, translate_run_errors
+from flowcore.spark.errors import find_new_schema, ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import Joined, JoinedResults, describe_versions
 from flowcore.spark.run.counted_bad_records import CountedBadRecords
 from flowcore.spark.run.fence import Fence
+from flowcore.spark.run.mishaps import Mishaps
 from flowcore.spark.run.observation import RunMeter
 from flowcore.spark.run.own_backlog import OwnBacklog
 from flowcore.spark.run.patience import Patience
@@ -68,6 +69,7 @@ class SupervisedQuery:
     ) -> None:  # fmt: skip
         self._fence, self._require_back, self._counted = fence, require_back, counted
         self._patience = Patience(lambda text: meter.note(query.name, text))
+        self._mishaps = Mishaps(query, context, self._patience, has_markers=side_channels.has_markers)
         self._failed: RunningQuery | None = None
         self.query = query
         self.side_channels = side_channels
@@ -145,7 +147,8 @@ class SupervisedQuery:
         if not self._patience.is_due:
             return
         try:
-            with translate_run_errors(f"query {self.query.name!r}", self._context.log):
+            what = f"query {self.query.name!r} of flow {self._context.flow!r}"
+            with translate_run_errors(what, self._context.log):
                 self._poll()
         except OutageError as outage:
             if self.query.mode.value == "slice":
@@ -182,9 +185,8 @@ class SupervisedQuery:
 
     def _poll_ended(self, running: RunningQuery) -> None:
         """Start a query again that has ended, unless it is complete or has failed for good."""
-        if self._is_slow(running):
-            self._patience.add(running, next_batch(self._checkpoint))
-            self._meter.note(self.query.name, f"{find_mishap(running.error)}: the query starts again")
+        if self._mishaps.allows(running):
+            self._meter.note(self.query.name, f"{self._mishaps.settle(running)}: the query starts again")
             self._start_again(running)
         elif (new := find_new_schema(running.error)) is not None:
             found = self._context.schemas.refresh(*new, self._context.settings)
@@ -209,15 +211,10 @@ class SupervisedQuery:
     def _checkpoint(self) -> Path:
         return plan_file.checkpoint_folder(self.query, self._context.flow, self._context.settings)
 
-    def _is_slow(self, running: RunningQuery) -> bool:
-        """Whether it failed because a process or a transaction was slow, and is started again."""
-        is_slow = running.ended and find_mishap(running.error) is not None
-        return is_slow and self._patience.allows(running, next_batch(self._checkpoint))
-
     def _continues(self, running: RunningQuery) -> bool:
         """Whether it failed, and is started again."""
         outage = self.query.mode.value != "slice" and running.outage is not None
-        return outage or self._is_slow(running) or find_new_schema(running.error) is not None
+        return outage or self._mishaps.allows(running) or find_new_schema(running.error) is not None
 
     def _restarts(self, running: RunningQuery) -> bool:
         prepared = running.prepared
