@@ -163,8 +163,9 @@ def test_sink_that_is_a_mount_point_is_refused_before_it_is_computed(
     assert not (tmp_path / "x").exists()
 
 
-def test_commit_of_a_running_stage_is_not_changed(tmp_path: Path) -> None:
+def test_commit_of_a_running_stage_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process runs the stage, its folders are not moved."""
+    monkeypatch.setattr("flowcore.spark.results.store._WAIT_S", 0.1)
     folder = StageFolder(tmp_path / "results", "x")
     with folder.fresh_version() as (version, _):
         swap = Swap.of(str(tmp_path / "x"), version)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # `flowcore plan` reads sizes of results, and does not wait f
 __all__ = ["ResultStore", "StageFolder", "results_of", "version_time_s"]
 
 _TIME = "%Y%m%dT%H%M%S"
+_WAIT_S = 10.0
+"""How long a run waits for the stage's lock, which a live query holds while it removes unused versions."""
 
 
 def version_time_s(version: str) -> float:
@@ -69,7 +71,7 @@ class StageFolder:
         """
         targets = tuple(targets)
         if _pending(self.manifest(), targets):
-            with self._locked():
+            with self._locked(_WAIT_S):
                 finish_swaps(_pending(self.manifest(), targets))
 
     @contextmanager
@@ -81,7 +83,7 @@ class StageFolder:
         Raises:
             RunError: Another run of the stage is under way.
         """
-        with self._locked():
+        with self._locked(_WAIT_S):
             with suppress(ResultError):  # an unreadable manifest names no version
                 finish_swaps(_pending(self.manifest(), targets))
             version = f"{time.strftime(_TIME, time.gmtime())}-{secrets.token_hex(4)}"
@@ -91,7 +93,7 @@ class StageFolder:
                 self._remove_unused()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, wait_s: float = 0.0) -> Iterator[None]:
         """Hold the stage's lock file, which is free again however this process ends."""
         path = self.root / ".lock"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ class StageFolder:
 
         lock = FileLock(path)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=wait_s)
         except Timeout as error:
             msg = (
                 f"stage {self.stage!r} is being run by another process: two would write the same result; "

@@ -1,5 +1,8 @@
 """A result is visible when its manifest names it; a stage has one run at a time; unused versions go."""
 
+import shutil
+import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -81,8 +84,33 @@ def test_result_that_a_killed_run_left_is_removed_by_the_next(store: ResultStore
     assert {path.name for path in folder.root.iterdir()} == {version, "manifest.json", ".lock"}
 
 
-def test_result_has_one_run_at_a_time(store: ResultStore) -> None:
-    """A second run is refused at once and changes nothing; after the first has ended, another may run."""
+def test_run_waits_while_unused_versions_are_removed(
+    store: ResultStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live query removes what it joined before, which may be many files."""
+    folder = store.folder("sales")
+    folder.pin("query", _commit(folder))
+    _commit(folder)
+    folder.unpin("query")
+    removing = threading.Event()
+
+    def remove(*_: object, **__: object) -> None:
+        removing.set()
+        time.sleep(0.5)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(shutil, "rmtree", remove)
+        thread = threading.Thread(target=folder.remove_unused)
+        thread.start()
+        assert removing.wait(60)
+        with store.folder("sales").fresh_version() as (version, _):
+            assert version
+        thread.join()
+
+
+def test_result_has_one_run_at_a_time(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run is refused and changes nothing; after the first has ended, another may run."""
+    monkeypatch.setattr("flowcore.spark.results.store._WAIT_S", 0.1)
     folder = store.folder("sales")
 
     with folder.fresh_version() as (_, path):
