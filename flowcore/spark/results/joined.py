@@ -28,7 +28,7 @@ from flowcore.spark.errors import translate_run_errors
 from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.results.manifest import Manifest
-from flowcore.spark.results.store import results_of
+from flowcore.spark.results.store import NEXT, results_of
 
 __all__ = ["Joined", "JoinedResults", "describe_versions"]
 
@@ -217,7 +217,7 @@ class JoinedResults:
 
 
 def _next(query: LiveQuery) -> str:
-    return f".next-{query.name}"
+    return f"{NEXT}{query.name}"
 
 
 def _is_history(operator: Operator, query: LiveQuery) -> bool:

@@ -24,7 +24,10 @@ from flowcore.spark.results.swaps import Swap, finish_swaps
 if TYPE_CHECKING:  # `flowcore plan` reads sizes of results, and does not wait for PySpark
     from flowcore.spark.context import Context
 
-__all__ = ["ResultStore", "StageFolder", "results_of", "version_time_s"]
+__all__ = ["NEXT", "ResultStore", "StageFolder", "results_of", "version_time_s"]
+
+NEXT = ".next-"
+"""What the name of a reader begins with while it is about to take a version over."""
 
 _TIME = "%Y%m%dT%H%M%S"
 _WAIT_S = 10.0
@@ -130,17 +133,29 @@ class StageFolder:
         with suppress(RunError), self._locked():
             self._remove_unused()
 
+    def _needed_pins(self, pins: Path) -> list[Path]:
+        """The pins without those of queries whose plan file is gone, so that they begin anew.
+
+        Until a first start has written plan file and pin, there is the pin of the next version. Without any
+        plan file the folder of the checkpoints may only be away.
+        """
+        found = [*pins.iterdir()] if pins.is_dir() else []
+        starting = {pin.name.removeprefix(NEXT) for pin in found if pin.name.startswith(NEXT)}
+        files = (self.root.parent.parent / "checkpoints").glob("*.plan.json")  # after the pins
+        known = {file.name.removesuffix(".plan.json") for file in files}
+        needed = known | starting
+        return [pin for pin in found if not known or pin.name.removeprefix(NEXT) in needed]
+
     def _remove_unused(self) -> None:
         try:
             current = self.manifest()
         except ResultError:  # the version in use is unknown until the next commit
             return
         pins = self.root / "pins"
-        keep = set()
-        for pin in pins.iterdir() if pins.is_dir() else ():
+        keep = {current.version} if current else set()
+        for pin in self._needed_pins(pins):
             with suppress(FileNotFoundError):  # removed in this moment
                 keep.add(pin.read_text())
-        keep |= {current.version} if current else set()
         for path in self.root.iterdir():
             if path.is_dir() and path != pins and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)

@@ -356,8 +356,8 @@ class SupervisedQuery:
     def _start(self, ended: float | None = None) -> None:
         prepared = self._next
         self._fence.check()  # the checkpoint may be of another process
-        self._results.pin(self.query, prepared.joined.versions)
         identity = self._record.write(prepared)
+        self._results.pin(self.query, prepared.joined.versions)  # not before: pins need a plan file
         failpoint("offsets-unlogged")
         self._started = self._rows_in, time.monotonic()
         lags = self._own_backlog.for_sinks(lags=prepared.side_channels.lags)

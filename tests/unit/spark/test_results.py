@@ -142,6 +142,28 @@ def test_unused_result_versions_are_removed(store: ResultStore) -> None:
     assert _versions(folder) == {third, fourth}
 
 
+def test_versions_of_queries_that_are_gone_are_removed(store: ResultStore) -> None:
+    """Its plan file was removed; a query that starts for the first time has the pin of its next version."""
+    checkpoints = store.state_dir / "f" / "checkpoints"
+    folder = store.folder("sales")
+    versions = {}
+    for reader in ("gone", "kept", ".next-starting", "starting"):
+        versions[reader] = _commit(folder)
+        folder.pin(reader, versions[reader])
+    newest = _commit(folder)
+    assert _versions(folder) == {newest, *versions.values()}  # the folder of the checkpoints may be away
+
+    checkpoints.mkdir()
+    (checkpoints / "kept.plan.json").touch()
+    folder.remove_unused()
+    assert _versions(folder) == {newest, *versions.values()} - {versions["gone"]}
+
+    (checkpoints / "starting.plan.json").touch()
+    folder.unpin(".next-starting")
+    folder.remove_unused()
+    assert _versions(folder) == {newest, versions["kept"], versions["starting"]}
+
+
 def test_result_versions_differ(store: ResultStore) -> None:
     """Two commits in one second are two versions."""
     assert _commit(store.folder("sales")) != _commit(store.folder("sales"))
