@@ -144,6 +144,24 @@ MISTAKES: dict[str, tuple[Source, dict[str, str], type[FlowcoreError], str]] = {
         RunError,
         r"stage 'out' failed: source 'in': line 2 of .*/a\.json does not fit",
     ),
+    "json-time-in-a-date": (
+        Json("in", "id BIGINT, day DATE"),
+        {"a.json": '{"id": 1, "day": "2026-01-01"}\n{"id": 2, "day": "2026-01-01T23:30:00-05:00"}\n'},
+        RunError,
+        r"stage 'out' failed: source 'in': line 2 of .*/a\.json does not fit",
+    ),
+    "csv-time-in-a-date": (
+        Csv("in", "id BIGINT, day DATE"),
+        {"a.csv": "id,day\n1,2026-01-01\n2,2026-01-01T23:30:00-05:00\n"},
+        RunError,
+        r"stage 'out' failed: source 'in': line 3 of .*/a\.csv does not fit",
+    ),
+    "json-tinyint": (
+        Json("in", "id BIGINT, t TINYINT"),
+        {"a.json": '{"id": -1, "t": -128}\n{"id": 1, "t": 127}\n{"id": 2}\n{"id": 3, "t": 200}\n'},
+        RunError,
+        r"source 'in': column 't' is declared TINYINT and holds 200",
+    ),
     "json-garbage": (
         Json("in", "id BIGINT"),
         {"a.json": '{"id": 1}\ngarbage\n'},

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.api.operators import Read
+from flowcore.api.schema import Column
 from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import spark_login
@@ -108,7 +109,7 @@ def read_files(source: Csv | Json, ddl: str, context: Context, *, mode: str, **o
         options |= {"mode": mode, **STRICT_TIMES}
         return context.spark.read.options(**options).options(**source.options).schema(ddl).json(path)
     options |= {"header": str(source.header).lower(), "sep": source.delimiter, "enforceSchema": "false"}
-    options |= {"nullValue": _NO_TEXT}
+    options |= {"nullValue": _NO_TEXT, "dateFormat": STRICT_TIMES["dateFormat"]}
     return context.spark.read.options(mode=mode, **options).options(**source.options).schema(ddl).csv(path)
 
 
@@ -194,7 +195,12 @@ def _cast_columns(node: Read, frame: DataFrame) -> DataFrame:
     """The declared columns in their declared types; a null in a NOT NULL column fails the stage."""
     found = []
     for column in node.schema.columns:
-        value = F.col(f"`{column.name}`").cast(column.type)
+        value = F.col(f"`{column.name}`")
+        if _is_wider(node, column):
+            msg = f"source '{node.name}': column '{column.name}' is declared {column.type} and holds "
+            fits = value.isNull() | value.between(-128, 127)
+            value = F.when(fits, value).otherwise(F.raise_error(F.concat(F.lit(msg), value)))
+        value = value.cast(column.type)
         if not column.nullable:
             msg = f"source '{node.name}': column '{column.name}' is declared NOT NULL and holds a null"
             value = F.coalesce(value, F.raise_error(F.lit(msg)).cast(column.type))
@@ -214,8 +220,14 @@ def _require_columns(node: Read, found: list[str], what: str) -> None:
 
 
 def columns_ddl(node: Read) -> str:
-    """The columns of a source as Spark DDL, without NOT NULL."""
-    return ", ".join(f"`{column.name}` {column.type}" for column in node.schema.columns)
+    """The columns of a source as Spark's readers of files get them: as DDL, without NOT NULL."""
+    types = {each: "SMALLINT" if _is_wider(node, each) else each.type for each in node.schema.columns}
+    return ", ".join(f"`{column.name}` {kind}" for column, kind in types.items())
+
+
+def _is_wider(node: Read, column: Column) -> bool:
+    """Whether a column is read as SMALLINT, since Spark's reader of JSON makes -56 of a TINYINT of 200."""
+    return isinstance(node.source, Json) and column.type == "TINYINT"
 
 
 def require_files(nodes: Iterable[Read], settings: Settings) -> None:
