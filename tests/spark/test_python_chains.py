@@ -161,6 +161,25 @@ def test_result_within_a_chain_is_complete(context: Context, rows: Rows) -> None
     assert found == rows("SELECT *, 'm' FROM '{dir}/sales/*.parquet'")
 
 
+@pytest.mark.usefixtures("tables")
+def test_native_operators_find_the_columns_that_a_later_one_drops(run: Run, rows: Rows) -> None:
+    """A native operator of a stage computes all its columns, so a chain upstream emits what they need."""
+    flow = Flow("f")
+    marked = _sales(flow).map(lambda r: {**r, "mark": "m"}, schema=f"{SALES}, mark STRING")
+    twice = marked.with_columns(twice="id * 2")
+    joined = twice.join(_sales_again(flow), on="id").union(twice.select("*", "price as paid"))
+    ranked = joined.deduplicate(by="id", within=None, timestamp="paid").top_n(1, by="id", order="paid")
+    ranked.select("id", "twice").write("out", Parquet("out"))
+
+    run(flow)
+
+    assert rows("SELECT id, twice FROM '{dir}/out/*.parquet'") == [(n, 2 * n) for n in range(12)]
+
+
+def _sales_again(flow: Flow) -> Stream:
+    return flow.read("again", Parquet("sales", schema=SALES)).select("id", "price as paid")
+
+
 TYPES = {
     "b": ("BOOLEAN", True),
     "i": ("INT", -1),

@@ -28,6 +28,7 @@ from flowcore.chains import DownstreamChain
 from flowcore.durations import read_clock_ms
 from flowcore.errors import RunError
 from flowcore.planner.model import BoundedStage, Chain
+from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
@@ -139,7 +140,9 @@ def _compile(
     rejected: dict[str, int] = {}
     shared = _shared(stage)
     ends = [result.operator for result in stage.results]
-    used = stage.used_columns
+    # Native operators compute all their columns, so chains emit what these need; Spark drops unused ones.
+    native = [node for node in stage.operators if not isinstance(node, PythonOperator)]
+    used = find_used_columns(stage.operators, [*native, *ends])
     check = context.settings.object_reuse_check
     chains: dict[Operator, Chain] = {chain.head: chain for chain in stage.chains}
     for node in stage.operators:
