@@ -131,7 +131,7 @@ class _Writer:
             self.deferred.append((name, record, sender))
             self.add(depth, f"{name}(i, {record})", None)
             return
-        leaves = sender is not None and sender.outlet is not None
+        leaves = sender is not None and sender.leaves_as_records
         # All copies are made before a function is called that could change the record.
         inputs = [
             (self.add_copy(depth, record, receiver.copy, schema, sender), receiver) for receiver in receivers

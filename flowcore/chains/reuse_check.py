@@ -94,17 +94,15 @@ class ReuseCheck:
     def _run_checked(self, records: Sequence[Any], start: int) -> None:
         for number, record in enumerate(records, start):
             self._number, self._record = number, record
-            self._emit(record, self.sender, self.schema, self.receivers, is_input=True)
+            self._emit(record, self.sender, self.schema, self.receivers)
 
     def place(self) -> str:
         """The current input record, for errors."""
         return self.locate(self._number) or show_value(self._record)
 
-    def _emit(
-        self, record: Any, sender: Step | None, schema: Any, receivers: Sequence[Receiver], *, is_input: bool
-    ) -> None:
+    def _emit(self, record: Any, sender: Step | None, schema: Any, receivers: Sequence[Receiver]) -> None:
         inputs = [(self._copy(record, receiver.copy, schema, sender), receiver) for receiver in receivers]
-        leaves = sender is not None and sender.outlet is not None and not is_input
+        leaves = sender is not None and sender.leaves_as_records
         if leaves and sender is not None:
             self._leave(sender, None, self._copy(record, sender.outlet_copy, schema, sender))
         sharing = [receiver.step.name for receiver in receivers if receiver.copy != "deep"]
@@ -178,7 +176,7 @@ class ReuseCheck:
             yield emitted
 
     def _pass_on(self, step: Step, record: Any) -> None:
-        self._emit(record, step, step.schema, step.receivers, is_input=False)
+        self._emit(record, step, step.schema, step.receivers)
         if not step.stores_output:
             self._emitted.setdefault(step, deque(maxlen=_REMEMBERED)).append(record)
 

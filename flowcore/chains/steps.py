@@ -54,6 +54,11 @@ class Step:
     stores_output: bool = True
     stores_input: bool = True
 
+    @property
+    def leaves_as_records(self) -> bool:
+        """Whether its records leave the chain one by one; a ``map_batches`` emits its batch as a whole."""
+        return self.outlet is not None and self.kind != "map_batches"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Receiver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +63,28 @@ def test_outputs_have_the_number_of_their_input_record() -> None:
     assert first.origins == [1, 2, 2]
     assert second.origins == [2, 2]
     assert second.batch.column("n").to_pylist() == [2, 2]
+
+
+@pytest.mark.parametrize("check", ["off", "full"])
+def test_batch_that_leaves_and_has_a_receiver_leaves_once(check: Any) -> None:
+    """Its rows leave as the batch that the function returned, not again as the records that it feeds."""
+    wide = plain("wide", kind="map_batches")
+    wide.function = lambda batch: batch
+    spec = chain(line(wide, plain("last")), spied=False)
+    spec = replace(spec, head=replace(spec.head, outlet=1))
+
+    assert outputs(spec, check=check) == [INPUT.to_pylist(), INPUT.to_pylist()]
+
+
+@pytest.mark.parametrize("check", ["off", "full"])
+def test_output_of_a_process_leaves_beside_its_receiver(check: Any) -> None:
+    """The records of a process are the input of its chain, and its output, too."""
+    spec = chain(line(plain("process", kind="process"), plain("last")), spied=False)
+    task = ChainTask(replace(spec, head=replace(spec.head, outlet=1)), check=check)
+
+    found = task.run_records(INPUT.to_pylist())
+
+    assert {each.outlet: each.batch.to_pylist() for each in found} == dict.fromkeys((0, 1), INPUT.to_pylist())
 
 
 def test_batch_function_drops_the_number_of_the_record() -> None:
