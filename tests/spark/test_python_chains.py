@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from flowcore import Flow, Parquet, Stream
+from flowcore import Flow, KeyedProcessFunction, Parquet, Stream
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.columns import find_used_columns
@@ -178,6 +179,32 @@ def test_native_operators_find_the_columns_that_a_later_one_drops(run: Run, rows
 
 def _sales_again(flow: Flow) -> Stream:
     return flow.read("again", Parquet("sales", schema=SALES)).select("id", "price as paid")
+
+
+def _draw(record: dict[str, Any]) -> dict[str, Any]:
+    return {"id": record["id"], "chance": random.random()}  # noqa: S311 - it is no secret
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("keyed", [False, True])
+def test_readers_within_one_output_get_the_same_call(keyed: bool, run: Run, rows: Rows) -> None:
+    """A function runs once, so both parts of a union see the same random number."""
+    flow = Flow("f")
+    sales = _sales(flow)
+    if keyed:
+        drawn = sales.process(_Drawing(), by="shop", schema="id BIGINT, chance DOUBLE")
+    else:
+        drawn = sales.map(_draw, schema="id BIGINT, chance DOUBLE")
+    drawn.where("chance < 0.5").union(drawn.where("chance >= 0.5")).write("out", Parquet("out"))
+
+    run(flow)
+
+    assert rows("SELECT id FROM '{dir}/out/*.parquet'") == [(number,) for number in range(12)]
+
+
+class _Drawing(KeyedProcessFunction):
+    def process(self, record: dict[str, Any], context: Any) -> Iterator[dict[str, Any]]:  # noqa: ARG002
+        yield _draw(record)
 
 
 TYPES = {

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -138,7 +139,7 @@ def _compile(
 ) -> tuple[dict[Operator, DataFrame], dict[str, int]]:
     frames: dict[Operator, DataFrame] = {}
     rejected: dict[str, int] = {}
-    shared = _shared(stage)
+    shared = _find_shared(stage)
     ends = [result.operator for result in stage.results]
     # Native operators compute all their columns, so chains emit what these need; Spark drops unused ones.
     native = [node for node in stage.operators if not isinstance(node, PythonOperator)]
@@ -159,7 +160,7 @@ def _compile(
                 with translate_plan_errors(node.name):
                     frame = frames[node.inputs[0]]
                     whole, parts = apply_bounded_chain(chains[node], frame, used, ends, check)
-                    _persist_shared(whole, parts, kept)
+                    _persist_parts(whole, parts, shared, kept)
                     frames |= parts
             case _ if isinstance(node, PythonOperator) or node in frames:
                 pass  # it runs with the head of its chain, or was compiled with its process
@@ -167,7 +168,9 @@ def _compile(
                 with translate_plan_errors(node.name):
                     chain, frame = chains.get(node), frames[node.inputs[0]]
                     downstream = make_downstream_chain(chain, used, ends, check) if chain else None
-                    frames |= _apply_by_key_group(node, downstream, stage, frame, context, kept)
+                    whole, parts = _apply_by_key_group(node, downstream, stage, frame, context)
+                    _persist_parts(whole, parts, shared, kept)
+                    frames |= parts
             case _:
                 frames[node] = batch.apply_native(node, frames)
         if node in shared and node in frames:
@@ -177,15 +180,14 @@ def _compile(
     return frames, rejected
 
 
-def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
+def _apply_by_key_group(
     node: BoundedKeyed,
     downstream: tuple[DownstreamChain, Sequence[ChainOutlet]] | None,
     stage: BoundedStage,
     frame: DataFrame,
     context: Context,
-    kept: ExitStack,
-) -> Mapping[Operator, DataFrame]:
-    """The results of an operator or of the chain that it begins, and the side outputs of a process."""
+) -> tuple[DataFrame, Mapping[Operator, DataFrame]]:
+    """A frame with all outputs; the results of an operator or of its chain, and a process' side outputs."""
     now_ms, key_groups = read_clock_ms(), context.settings.key_groups
     found = apply_bounded(
         node, frame, key_groups=key_groups, processing_time_ms=now_ms, downstream=downstream
@@ -194,18 +196,36 @@ def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
     for side in stage.operators:
         if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:
             parts[side] = found.sides[side.output]
-    _persist_shared(found.whole, parts, kept)
-    return parts
+    return found.whole, parts
 
 
-def _persist_shared(whole: DataFrame, parts: Mapping[Operator, DataFrame], kept: ExitStack) -> None:
-    if len(parts) > 1:  # each part is written by its own job, and functions must run once
+def _persist_parts(
+    whole: DataFrame, parts: Mapping[Operator, DataFrame], shared: set[Operator], kept: ExitStack
+) -> None:
+    if len(parts) > 1:  # each part is read by itself, and functions must run once
         whole.persist()
         kept.callback(whole.unpersist)
+        shared -= parts.keys()
 
 
-def _shared(stage: BoundedStage) -> set[Operator]:
-    """The last operators that several outputs of the stage share, without sources, which are read again."""
+def _find_shared(stage: BoundedStage) -> set[Operator]:
+    """The operators whose output is kept, since it is read more than once.
+
+    These are the last ones that several outputs share, without sources, which are read again; and those with
+    a user's function that are read more than once for one output, since functions must run once.
+    """
+    shared = _shared_by_outputs(stage)
+    reads = Counter(result.operator for result in stage.results)
+    for node in reversed(stage.operators):
+        if reads[node] > 1 and node.calls_user_functions:
+            shared.add(node)
+        times = 1 if node in shared or isinstance(node, Write) else reads[node]
+        for parent in node.inputs:
+            reads[parent] += times
+    return shared
+
+
+def _shared_by_outputs(stage: BoundedStage) -> set[Operator]:
     ends = [*(result.operator for result in stage.results), *(sink.inputs[0] for sink in stage.sinks)]
     needs = [set(end.upstream) for end in ends]
     common = {node for node in stage.operators if sum(node in need for need in needs) > 1}
