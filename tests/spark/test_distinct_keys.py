@@ -67,6 +67,13 @@ def test_records_of_distinct_keys_are_aggregated_once(
     assert len(set(found["id"])) == len(found["id"])
 
 
+def test_aggregate_of_all_records_has_no_keys_to_sample(spark: SparkSession, tmp_path: Path) -> None:
+    """All records are one group."""
+    frame = _compiled(_read("unique").aggregate(total="sum(amount)"), spark, tmp_path)
+
+    assert frame.toArrow().to_pydict() == {"total": [sum(range(1_000))]}
+
+
 def test_small_inputs_are_not_sampled(
     monkeypatch: pytest.MonkeyPatch, spark: SparkSession, tmp_path: Path
 ) -> None:

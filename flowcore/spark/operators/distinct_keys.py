@@ -33,9 +33,9 @@ def has_distinct_keys(operator: str, inputs: Sequence[tuple[Operator, DataFrame,
 
     It samples only records that native projections read from files; computing others twice costs more.
 
-    Each input is an operator, its output, and the key there.
+    Each input is an operator, its output, and the key there; without a key all records are one group.
     """
-    if not all(_straight_from_files(node) for node, _, _ in inputs):
+    if not all(keys and _straight_from_files(node) for node, _, keys in inputs):
         return False
     if sum(_size_bytes(frame) for _, frame, _ in inputs) < WORTH_BYTES:
         return False
