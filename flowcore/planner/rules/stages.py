@@ -21,9 +21,11 @@ __all__ = ["build_bounded_stages"]
 
 def build_bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
     """The bounded stages of a flow, in the order in which their first operator was declared."""
+    # A live operator that nothing writes does not run, and may read what a moved filter has replaced.
+    running = set(find_upstream(node for node in operators if isinstance(node, Write)))
     readers: dict[Operator, list[str]] = {}
     for node in operators:
-        for parent in () if node.bounded else node.inputs:
+        for parent in node.inputs if node in running and not node.bounded else ():
             if parent.bounded:
                 readers.setdefault(parent, []).append(node.name)
     results = [Result(operator, tuple(names)) for operator, names in readers.items()]

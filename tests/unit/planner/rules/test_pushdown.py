@@ -157,6 +157,21 @@ def test_readers_without_a_sink_do_not_count() -> None:
     assert order == "w f"
 
 
+def test_result_that_a_branch_without_a_sink_joins_is_there_once() -> None:
+    """Its operators are not in the stage a second time, in their declared order."""
+    flow = Flow("f")
+    rows = flow.read("table", Parquet("table", schema=ROW))
+    joined = _passing(rows).where("b > 1", name="w").select("a", "b as c", name="s")
+    live = flow.read("live", KafkaTopic("live", schema=ROW))
+    live.join(joined, on="a").write("out", KafkaTopic("out"))
+    live.join(joined, on="a", name="unwritten")
+
+    (stage,) = plan_flow(flow).bounded
+
+    assert stage.name == "s"
+    assert [node.name for node in stage.operators] == ["table", "w", "f", "s"]
+
+
 def test_filter_of_a_batch_goes_only_before_what_drops_nothing() -> None:
     """A condition such as 1 / a > 0 fails for a record that the function would have dropped."""
     dropping: list[Declare] = [
