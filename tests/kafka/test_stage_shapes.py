@@ -9,6 +9,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.planner import plan_flow
+from flowcore.spark.topics import sources
 
 pytestmark = pytest.mark.kafka
 
@@ -84,6 +85,26 @@ def test_flow_without_a_bounded_part_starts_at_once(live: Live) -> None:
 
     assert plan_flow(flow).stages == (plan_flow(flow).live,)
     assert _rows(live, out, "id", "shop") == [(2, "b"), (3, "c")]
+
+
+def test_records_that_arrive_while_a_stage_starts_are_left_to_the_next_run(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run reads what the version of its input says, wherever the topic ends by then."""
+    flow, topic = Flow("f"), _bids(live)
+    bids = flow.read("bids", KafkaTopic(topic.name, schema=topic.schema, until="latest"))
+    bids.write("copy", Parquet("copy"))
+    identify = sources.identify_topics
+
+    def late(servers: str, topics: list[str]) -> Any:
+        live.send(topic, {"id": 4, "shop": "d"})
+        return identify(servers, topics)
+
+    monkeypatch.setattr(sources, "identify_topics", late)
+
+    live.run(flow)
+
+    assert sorted(pq.read_table(tmp_path / "copy").column("id").to_pylist()) == [1, 2, 3]
 
 
 def test_flow_without_a_stream_runs_its_bounded_stages(live: Live, tmp_path: Path) -> None:

@@ -42,8 +42,9 @@ from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
 from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
 from flowcore.spark.topics.misfit_lines import name_misfit_lines
+from flowcore.spark.topics.offsets import OffsetRange
 from flowcore.spark.topics.sinks import write_bad_records, write_files, write_topic
-from flowcore.spark.topics.sources import read_bounded, source_version
+from flowcore.spark.topics.sources import read_bounded, source_offsets, source_version
 
 __all__ = ["run_bounded", "source_versions", "up_to_date"]
 
@@ -57,7 +58,15 @@ def source_versions(stage: BoundedStage, settings: Settings) -> dict[str, str]:
         RunError: A source does not exist.
         BrokerError: A broker cannot be reached.
     """
-    return {source.name: source_version(source, settings) for source in stage.sources}
+    return _versions_at(_resolve_offsets(stage, settings), settings)
+
+
+def _resolve_offsets(stage: BoundedStage, settings: Settings) -> dict[Read, OffsetRange]:
+    return {source: source_offsets(source, settings) for source in stage.sources}
+
+
+def _versions_at(offsets: Mapping[Read, OffsetRange], settings: Settings) -> dict[str, str]:
+    return {source.name: source_version(source, settings, offsets[source]) for source in offsets}
 
 
 def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
@@ -100,8 +109,9 @@ def run_bounded(
         ExitStack() as kept,
         ExitStack() as undone,
     ):
-        sources = source_versions(stage, context.settings)
-        frames, rejected = _compile(stage, context, kept)
+        offsets = _resolve_offsets(stage, context.settings)  # once: what is read is what the manifest names
+        sources = _versions_at(offsets, context.settings)
+        frames, rejected = _compile(stage, context, offsets, kept)
         for result in stage.results:
             frames[result.operator].write.parquet(str(path / result.name))
         targets = _targets(stage, context)
@@ -135,7 +145,7 @@ def run_bounded(
 
 
 def _compile(
-    stage: BoundedStage, context: Context, kept: ExitStack
+    stage: BoundedStage, context: Context, offsets: Mapping[Read, OffsetRange], kept: ExitStack
 ) -> tuple[dict[Operator, DataFrame], dict[str, int]]:
     frames: dict[Operator, DataFrame] = {}
     rejected: dict[str, int] = {}
@@ -150,7 +160,7 @@ def _compile(
         match node:
             case Read():
                 with translate_plan_errors(node.name):
-                    source = read_bounded(node, context)
+                    source = read_bounded(node, context, offsets[node])
                 frames[node] = source.frame
                 if source.bad is not None and isinstance(node.source, KafkaTopic):
                     rejected[node.name] = write_bad_records(node, node.source, source.bad, context)

@@ -16,10 +16,12 @@ from flowcore.metrics.tally import TopicOffsets
 from flowcore.planner.plan import Plan
 from flowcore.spark.context import Context, broker_of
 
-__all__ = ["TopicEnds", "offset_range", "offsets_json", "start_offsets"]
+__all__ = ["OffsetRange", "TopicEnds", "offset_range", "offsets_json", "start_offsets"]
 
 _Offsets = dict[int, int]
 """By partition."""
+OffsetRange = tuple[_Offsets, _Offsets]
+"""First offset and end (exclusive) of each partition."""
 
 _FIRST_ANSWER_S, _ANSWER_S = 10.0, 2.0
 _AWAY_S = 5.0
@@ -32,7 +34,7 @@ def start_offsets(topic: KafkaTopic, servers: str) -> _Offsets:
     return _resolve(topic, topic.start, servers)
 
 
-def offset_range(topic: KafkaTopic, servers: str) -> tuple[_Offsets, _Offsets]:
+def offset_range(topic: KafkaTopic, servers: str) -> OffsetRange:
     """First offset and end (exclusive) of each partition of a bounded topic.
 
     Raises:

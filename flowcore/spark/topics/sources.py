@@ -22,7 +22,7 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.frame.sql import STRICT_TIMES
 from flowcore.spark.topics.incoming import Incoming
-from flowcore.spark.topics.offsets import offset_range, offsets_json, start_offsets
+from flowcore.spark.topics.offsets import OffsetRange, offset_range, offsets_json, start_offsets
 
 __all__ = [
     "BoundedInput",
@@ -31,6 +31,7 @@ __all__ = [
     "read_files",
     "read_stream",
     "require_files",
+    "source_offsets",
     "source_version",
 ]
 
@@ -64,10 +65,21 @@ class BoundedInput:
     bad: DataFrame | None = None
 
 
-def source_version(node: Read, settings: Settings) -> str:
+def source_offsets(node: Read, settings: Settings) -> OffsetRange:
+    """The offsets that a bounded topic has now; those of other sources are empty.
+
+    Raises:
+        PlanError: The topic does not have these offsets.
+        BrokerError: A broker cannot be reached.
+    """
+    topic = node.topic
+    return ({}, {}) if topic is None else offset_range(topic, broker_of(topic, settings))
+
+
+def source_version(node: Read, settings: Settings, offsets: OffsetRange) -> str:
     """The current version of a bounded source: text that changes when the content may have changed.
 
-    It is empty if no version is known, as for a function.
+    It is empty if no version is known, as for a function. ``offsets`` are those of `source_offsets`.
 
     Raises:
         RunError: The source does not exist.
@@ -76,7 +88,7 @@ def source_version(node: Read, settings: Settings) -> str:
     match node.source:
         case KafkaTopic() as topic:
             servers = broker_of(topic, settings)
-            start, end = offset_range(topic, servers)
+            start, end = offsets
             found = identify_topics(servers, [topic.name])[topic.name]
             which = f"{topic.name} ({found.id if found else ''}) at {servers}"
             return f"{which} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
@@ -86,11 +98,11 @@ def source_version(node: Read, settings: Settings) -> str:
             return _files_version(node.name, path_of(files.path, settings))
 
 
-def read_bounded(node: Read, context: Context) -> BoundedInput:
-    """Read a bounded source."""
+def read_bounded(node: Read, context: Context, offsets: OffsetRange) -> BoundedInput:
+    """Read a bounded source; ``offsets`` are those of `source_offsets`."""
     match node.source:
         case KafkaTopic() as topic:
-            return _read_topic(node, topic, context)
+            return _read_topic(node, topic, context, offsets)
         case Frame(function=function):
             frame = function(context.spark)
             _require_columns(node, frame.columns, "its function returned")
@@ -175,9 +187,8 @@ def _patience(settings: Settings) -> dict[str, str]:
     }
 
 
-def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BoundedInput:
-    servers = context.servers(topic)
-    start, end = offset_range(topic, servers)
+def _read_topic(node: Read, topic: KafkaTopic, context: Context, offsets: OffsetRange) -> BoundedInput:
+    servers, (start, end) = context.servers(topic), offsets
     messages = (
         context.spark.read.format("kafka")
         .options(**spark_login(servers), **{_ISOLATION: topic.isolation}, subscribe=topic.name)
