@@ -113,6 +113,23 @@ def test_stage_runs_again_when_something_has_changed(change: str, tmp_path: Path
     assert second.tables["kept"].rows == expected[change]
 
 
+def test_stage_sees_changes_in_a_linked_folder(tmp_path: Path, run: Run) -> None:
+    """Spark reads what a link leads to; a link to a folder that it is in does not lead round for ever."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "elsewhere" / "in").mkdir(parents=True)
+    (tmp_path / "in" / "day=1").symlink_to(tmp_path / "elsewhere" / "in")
+    (tmp_path / "elsewhere" / "in" / "_round").symlink_to(tmp_path / "in")
+    _source(tmp_path / "elsewhere", 2)
+    assert run(_result_flow())[0][1]
+    assert not run(_result_flow())[0][1]
+
+    _source(tmp_path / "elsewhere", 3, 4, name="q")
+
+    ((manifest, fresh),) = run(_result_flow())
+    assert fresh
+    assert manifest.tables["kept"].rows == 3
+
+
 def test_stage_run_again_in_one_session_sees_the_new_files(tmp_path: Path, run: Run, rows: Rows) -> None:
     """A frame shared by several sinks is cached for one run only."""
     flow = _sink_flow("a > 0", "a > 1")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -261,12 +262,25 @@ def _require_path(name: str, path: str) -> None:
         raise RunError(msg)
 
 
+def _find_files(root: Path) -> Iterator[Path]:
+    """The files below a folder, also through links, as Spark reads them."""
+    for folder, inner, names in os.walk(root, followlinks=True):
+        here = Path(folder)
+        inner[:] = [name for name in inner if not _leads_back(here / name)]
+        yield from (here / name for name in names if (here / name).is_file())
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether a folder is a link to one that it is in."""
+    return folder.is_symlink() and folder.resolve() in {above.resolve() for above in folder.parents}
+
+
 def _files_version(name: str, path: str) -> str:
     if "://" in path:
         return ""
     _require_path(name, path)
     root = Path(path)
-    files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
+    files = [root] if root.is_file() else sorted(_find_files(root))
     digest = hashlib.sha256()
     for file in files:
         entry = file.stat()
