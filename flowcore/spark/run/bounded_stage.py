@@ -101,6 +101,7 @@ def run_bounded(
         PlanError: Spark refuses an operator.
     """
     began = time.monotonic()
+    fingerprint = fingerprint_operators(stage.operators)  # before anything is written
     folder = results_of(context).folder(stage.name)
     with (
         folder.fresh_version(_targets(stage, context).values()) as (version, path),
@@ -126,7 +127,7 @@ def run_bounded(
             version=version,
             created_ms=read_clock_ms(),
             duration_ms=int((time.monotonic() - began) * 1000),
-            fingerprint=fingerprint_operators(stage.operators),
+            fingerprint=fingerprint,
             sources=sources,
             tables={
                 result.name: Table.scan(

@@ -1,12 +1,17 @@
 """A fingerprint changes when the computation does, and only then; it is the same in every process."""
 
+import datetime as dt
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from decimal import Decimal
+from functools import cache, cached_property, partial
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowcore import Csv, EndOfStream, Flow, KafkaTopic, Parquet, Stream, from_frame
@@ -161,6 +166,89 @@ def test_fingerprint_ends_for_recursive_functions() -> None:
     assert _print(_apply(_recursive)) != _print(_apply(inner))
 
 
+def _uses_many(frame: Any) -> Any:
+    return helper.module.convert(frame, VALUE, helper)
+
+
+VALUE: Any = None
+helper: Any = None
+
+
+def _module(convert: Any) -> ModuleType:
+    inner, outer = ModuleType("tests.helper.module"), ModuleType("tests.helper")
+    inner.__dict__["convert"], outer.__dict__["module"] = convert, inner
+    inner.__dict__["helper"] = outer  # modules may import each other
+    return outer
+
+
+def _class(bases: tuple[type, ...] = (), **members: Any) -> type:
+    return type("Shop", bases, {"__module__": __name__, **members})
+
+
+class _Slots:
+    __slots__ = ("limit", "own")
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.own = limit, self
+
+
+class _Parent:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.children = [{"parent": self}]
+        self.again = self.children
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (cache(_twice), cache(_thrice)),
+        (Decimal(1), Decimal(2)),
+        (dt.date(2026, 1, 1), dt.date(2026, 1, 2)),
+        (re.compile("a" * 300 + "b"), re.compile("a" * 300 + "c")),
+        (np.arange(2_000), np.where(np.arange(2_000) == 1_000, 0, np.arange(2_000))),
+        (_Model(1), _Model(2)),
+        (_Slots(1), _Slots(2)),
+        (_Parent(1), _Parent(2)),
+        (partial(_twice, 1), partial(_twice, 2)),
+        ({"k": [Decimal(1)]}, {"k": [Decimal(2)]}),
+        (_class(limit=1), _class(limit=2)),
+        (_class(limit=Decimal(1)), _class(limit=Decimal(2))),
+        (_class((_class(run=_twice),)), _class((_class(run=_thrice),))),
+        (_class(run=staticmethod(_twice)), _class(run=staticmethod(_thrice))),
+        (_class(run=classmethod(_twice)), _class(run=classmethod(_thrice))),
+        (_class(run=property(_twice)), _class(run=property(_thrice))),
+        (_class(run=cached_property(_twice)), _class(run=cached_property(_thrice))),
+    ],
+    ids=[
+        "cached", "decimal", "date", "pattern", "array", "object", "slots", "cycle", "partial", "nested",
+        "class constant", "class value", "inherited", "static", "class method", "property", "cached property",
+    ],
+)  # fmt: skip
+def test_fingerprint_sees_values_that_a_function_uses(
+    one: Any, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are globals of its package, or what it is made with."""
+    prints = []
+    for value in (one, one, other):
+        monkeypatch.setattr(sys.modules[__name__], "VALUE", value)
+        prints.append((_print(_apply(_uses_many)), _print(_apply(partial(_twice, value)))))
+
+    assert prints[0] == prints[1]
+    assert prints[0][0] != prints[2][0]
+    assert prints[0][1] != prints[2][1]
+
+
+def test_fingerprint_sees_functions_of_imported_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the function's own package is not only a name."""
+    prints = []
+    for convert in (_twice, _twice, _thrice):
+        monkeypatch.setattr(sys.modules[__name__], "helper", _module(convert))
+        prints.append(_print(_apply(_uses_many)))
+
+    assert prints[0] == prints[1] != prints[2]
+
+
 def _median(add: Any, **fields: Any) -> Any:
     methods = {"create": list, "add": add, "merge": add, "result": max, **fields}
     return type("Median", (), methods)()
@@ -221,14 +309,22 @@ def test_fingerprint_changes_with_what_windows_do(one: Build, other: Build) -> N
 
 
 PROGRAM = """
+import re
 from flowcore import EndOfStream, Flow, Parquet
 from flowcore.planner.rules.fingerprint import fingerprint_operators
+PATTERN = re.compile("a")
 flow = Flow("f")
 def keep(frame):
     return [x for x in frame if x in {"a", "b", "c", "d"}] and (lambda y: y)
+class Node:
+    def __init__(self):
+        self.own, self.names = self, {"a", "b", ("c", 1), frozenset("de")}
+        self.inner = object()
+NODE = Node()
 class Counted:
+    nodes = {NODE, Node(), keep}
     def process(self, context, values):
-        return [len(values)]
+        return [len(values), NODE, re.sub, PATTERN]
     def clear(self, context):
         pass
 rows = flow.read("in", Parquet("in", schema="a INT")).apply(keep)
