@@ -16,7 +16,7 @@ from flowcore.chains.steps import RecordDict, Step
 from flowcore.errors import StateError
 from flowcore.escaping import show_safely
 from flowcore.keyed.columns import concat_batches
-from flowcore.serializers.python_values import to_python
+from flowcore.serializers.python_values import changes_numbers, require_unchanged, to_python
 
 __all__ = [
     "Misfit",
@@ -78,12 +78,15 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.Recor
     # At least two names, since itemgetter of a single name returns the value, not a tuple.
     values_of = itemgetter(*schema.names, *schema.names[:1])
     rows = pa.struct(list(schema))
+    changing = [(itemgetter(field.name), field.type) for field in schema if changes_numbers(field.type)]
 
     def write(records: Sequence[RecordDict]) -> pa.RecordBatch:
         try:
             # Arrow would take a missing column for a null.
             deque(map(values_of, records), maxlen=0)
             columns: Any = pa.array(records, type=rows)
+            for value_of, kind in changing:
+                require_unchanged([*map(value_of, records)], kind)
             return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
             unknown = Misfit(0, f"emits records that do not make a batch: {show_safely(str, error)}")
@@ -109,6 +112,8 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
         value = record[field.name]
         try:
             pa.array([value], type=field.type)
+            if changes_numbers(field.type):
+                require_unchanged([value], field.type)
         except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException):
             text = show_safely(repr, value)
             text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
 from flowcore.escaping import show_safely
+from flowcore.serializers.python_values import changes_numbers, require_unchanged
 
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 
@@ -71,7 +72,7 @@ def build_columns(
         FunctionError: A record does not fit the schema.
     """
     try:
-        return [pa.array([record[field.name] for record in records], field.type) for field in schema]
+        return [_build_column([record[field.name] for record in records], field.type) for field in schema]
     except _MISFIT as error:
         wrong = next((record for record in records if not _fits(record, schema)), records[0])
         shown = show_safely(repr, wrong)[:_SHOWN_CHARACTERS]
@@ -84,10 +85,17 @@ def build_columns(
         raise FunctionError(" ".join(msg.split())) from error
 
 
+def _build_column(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
+    column: pa.Array[Any] = pa.array(values, kind)
+    if changes_numbers(kind):
+        require_unchanged(values, kind)
+    return column
+
+
 def _fits(record: Any, schema: pa.Schema) -> bool:
     try:
         for field in schema:
-            pa.array([record[field.name]], field.type)
+            _build_column([record[field.name]], field.type)
     except _MISFIT:
         return False
     return True

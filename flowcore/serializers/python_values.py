@@ -6,12 +6,13 @@ Spark computes dates and times outside the years 1 to 9999, and texts of any byt
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import Any, Literal
 
 import pyarrow as pa
 
-__all__ = ["first_row", "to_python"]
+__all__ = ["changes_numbers", "first_row", "require_unchanged", "to_python"]
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -39,6 +40,27 @@ def first_row(rows: pa.RecordBatch) -> dict[str, Any]:
         name: to_python(column.slice(0, 1))[0]
         for name, column in zip(rows.schema.names, rows.columns, strict=True)
     }
+
+
+def changes_numbers(kind: pa.DataType) -> bool:
+    """Whether Arrow converts some numbers to other values of this type, without an error."""
+    return pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+
+
+def require_unchanged(values: Sequence[Any], kind: pa.DataType) -> None:
+    """Require that Arrow, which has converted values to a type of `changes_numbers`, did not change them.
+
+    Raises:
+        ValueError: A fraction was cut off, or a number became a date or time.
+    """
+    whole = pa.types.is_integer(kind)
+    types = set(map(type, values)) - ({int} if whole else set())
+    if not any(issubclass(each, Number) for each in types):
+        return
+    for value in values:
+        if isinstance(value, Number) and (not whole or value % 1):
+            msg = f"{value!r} is not {kind}"
+            raise ValueError(msg)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:

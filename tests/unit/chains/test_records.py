@@ -8,6 +8,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 from flowcore.chains.copiers import make_copier
 from flowcore.chains.records import MisfitError, batch_writer, to_records
+from flowcore.errors import FunctionError
 from flowcore.keyed.copies import deep_copy
+from flowcore.keyed.user_code import build_columns
 
 UTC = dt.UTC
 COLUMNS: list[Any] = [("a", pa.int64()), ("b", pa.string())]
@@ -134,6 +137,29 @@ def test_misfit_is_named_with_its_place(record: Any, says: str) -> None:
         write([{"a": 1, "b": "x"}, record, {}])
 
     assert caught.value.misfit.position == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "value"),
+    [
+        (pa.int64(), 2.0, 1.5),
+        (pa.int32(), 2, np.float32(1.5)),
+        (pa.int64(), Decimal(2), Decimal("1.5")),
+        (pa.date32(), dt.date(2026, 1, 1), 5),
+        (pa.timestamp("us", tz="UTC"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), 5),
+        (pa.timestamp("us"), dt.datetime(2026, 1, 1), 1.5),  # noqa: DTZ001 - it has none
+    ],
+)
+def test_value_that_arrow_would_change_is_a_misfit(kind: pa.DataType, fits: Any, value: Any) -> None:
+    """Arrow cuts off fractions, and takes a number for a time since 1970."""
+    schema = pa.schema({"a": kind})
+
+    assert batch_writer(schema)([{"a": fits}, {"a": None}]).column("a").to_pylist() == [fits, None]
+    with pytest.raises(MisfitError, match=r"emits a=.*, which is not") as caught:
+        batch_writer(schema)([{"a": fits}, {"a": value}])
+    assert caught.value.misfit.position == 1
+    with pytest.raises(FunctionError, match=r"its function emitted \{'a': .*, which is not a record of"):
+        build_columns([{"a": fits}, {"a": value}], schema, "f")
 
 
 ATOMS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.dates()
