@@ -113,8 +113,8 @@ class WindowConfig:
         """Return the event or processing time at which a window is deleted; None for never."""
         if not self.assigner.bounded:
             return None
-        if self.time == "processing":
-            return window.last_ms
+        if self.time == "processing":  # a window that has fired takes more records in its last millisecond
+            return min(window.last_ms + 1, MAX_TIMESTAMP_MS)
         return self.after_lateness_ms(window.last_ms)
 
     def ended_ms(self, watermark_ms: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flowcore.testing.harness import WindowHarness
 from flowcore.testing.window_functions import Sum
 from flowcore.windows import (
     KeyedRecord,
@@ -41,6 +42,29 @@ def test_closed_window_does_not_fire_again_when_the_clock_goes_back(restarts: bo
     (second,) = operator.advance_processing_time(state, 2_000).results
 
     assert [(each.window_start_ms, each.value) for each in (first, second)] == [(0, 1), (1_000, 2)]
+
+
+@pytest.mark.parametrize(
+    ("config", "last_ms"), [(SECONDS, 999), (SESSIONS, 599)], ids=["tumbling", "session"]
+)
+@pytest.mark.parametrize("restarts", [False, True], ids=["in one run", "over a restart"])
+def test_window_that_fired_in_its_last_millisecond_goes_on(
+    config: WindowConfig, last_ms: int, restarts: bool
+) -> None:
+    """Begun anew, it would emit another value under the same record id."""
+    harness = WindowHarness(config)
+    harness.move_clock(500)
+    harness.feed(("a", 1))
+    harness.move_clock(last_ms)
+    if restarts:
+        harness.restart()
+    harness.feed(("a", 10))
+    harness.move_clock(5_000)
+
+    ids = [(each.window_start_ms, each.window_end_ms, each.firing) for each in harness.results]
+    assert [each.value for each in harness.results] == [1, 11]
+    assert len(ids) == len(set(ids))
+    assert not harness.snapshot()["keys"]
 
 
 def test_copy_of_a_key_keeps_its_processing_timers_when_the_key_changes() -> None:
