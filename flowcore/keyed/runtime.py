@@ -175,7 +175,7 @@ class Runtime:
             for place, source, channel, status in control.backlog
             if (attributes := backlog.receive(source, channel, backlog=status))
         )
-        for source, number, changes in event_time.follow(control.arrivals):
+        for source, number, changes in event_time.follow(control.arrivals, control.newest):
             if number >= 0:
                 self._release(state, rows, switches, out, up_to=control.place(source, number))
             self._advance(state, changes, out)

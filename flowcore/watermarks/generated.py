@@ -152,6 +152,11 @@ class GeneratedWatermarks:
             self.merged.update(at, watermarks_ms(self._strategy.generator, self._newest_ms[at]), idle=False)
             self._begin_or_end_idle_period(None)
 
+    def activate(self, partitions: tuple[str, ...]) -> None:
+        """Make partitions active whose records are about to be taken; the watermark stays."""
+        self.merged.idle_channels[self._numbers(partitions)] = False
+        self._begin_or_end_idle_period(None)
+
     def poll(self, now_ms: int) -> None:
         """Advance processing time for all partitions."""
         if self.watermark_ms == MAX_TIMESTAMP_MS:  # the input has ended

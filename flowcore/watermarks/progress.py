@@ -77,24 +77,33 @@ class WatermarkProgress:
         """Take the elements of a source together; the next poll returns what has changed."""
         self._sources[source].arrive(elements)
 
-    def follow(self, arrivals: Mapping[str, ChannelElements]) -> Iterator[tuple[str, int, Emitted]]:
+    def follow(
+        self, arrivals: Mapping[str, ChannelElements], newest: Mapping[str, NewestTimes]
+    ) -> Iterator[tuple[str, int, Emitted]]:
         """Take the elements of a step, by source, one after the other.
 
         The next poll returns what they change for sources that generate watermarks.
+
+        Args:
+            newest: The newest times of the records of the step, by source; `take` takes them afterwards.
 
         Yields:
             The changes in order: the source, the number of the element, and what is emitted for it. The
             number is -1 if channels became active, which they do before the records of the step.
         """
-        followed = {}
-        for name, elements in arrivals.items():
-            source = self._sources[name]
-            if isinstance(source, ArrivingWatermarks):
-                followed[name] = source.join(elements)
-            else:
-                source.arrive(elements)
-        if emitted := self._merge(*followed):
+        generating = {n: each for n, each in self._sources.items() if isinstance(each, GeneratedWatermarks)}
+        active = [name for name in newest if name in generating]
+        for name in active:
+            generating[name].activate(newest[name].partitions)
+        followed = {
+            name: source.join(elements)
+            for name, elements in arrivals.items()
+            if isinstance(source := self._sources[name], ArrivingWatermarks)
+        }
+        if emitted := self._merge(*followed, *active):
             yield "", -1, emitted
+        for name in generating.keys() & arrivals.keys():
+            generating[name].arrive(arrivals[name])
         for name, elements in followed.items():
             for number, watermark_ms, idle in self._sources[name].merged.follow(elements):
                 if emitted := self._emit({name: PartitionWatermark(watermark_ms, idle)}):

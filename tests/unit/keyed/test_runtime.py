@@ -356,6 +356,24 @@ def test_event_time_advances_with_processing_time_while_all_are_idle() -> None:
     assert (clocks[-1], results(stepped)) == (107, [("a", 1, 1, 0, 1, False)])
 
 
+def test_idle_source_becomes_active_before_the_watermarks_of_a_step() -> None:
+    """Its records would be late by the watermark of the other source."""
+    strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100)
+    runtime = runtime_of(by_record(windows(late="side-output")), strategy=strategy)
+    runtime = replace(runtime, sources={**runtime.sources, "first": WatermarkSource(None, ("0",))})
+    other, store, cache = Channel("first", "0"), MemoryStore(), StateCache()
+    runtime.step(0, rows(("a", 5, 1)), 0, store, cache)
+    for clock in (1, 102):
+        runtime.step(0, [], clock, store, cache)
+    watermark = Packed.of_control(other, {}, [ControlElement("first", "0", "", 0, Watermark(1_000))])
+
+    stepped = runtime.step(0, sort_packed([*rows(("a", 25, 2)), watermark]), 103, store, cache)
+    assert (results(stepped), stepped.outputs.counters) == ([("a", 1, 1, 0, 1, False)], {})
+    stepped = runtime.step(0, rows(("a", 31, 4)), 104, store, cache)
+
+    assert results(stepped) == [("a", 1, 2, 20, 1, False)]
+
+
 def test_changes_that_are_the_whole_state_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the first step, and those of all keys: they are the snapshot, and are read as one."""
     encoded: list[int] = []

@@ -144,7 +144,7 @@ def test_first_senders_of_a_partition_count(is_driver: bool) -> None:
         if is_driver:
             progress.arrive("s", made)
         else:
-            [*progress.follow({"s": made})]
+            [*progress.follow({"s": made}, {})]
         progress.poll(0)
 
     take(*((name, Watermark(5)) for name in SENDERS[:-1]), ("1/x", Watermark(9)))
@@ -203,7 +203,7 @@ def test_silent_channel_expires_until_it_sends_again(is_driver: bool) -> None:
         made, _ = ChannelElements.of(elements)
         if elements and is_driver:
             progress.arrive("s", made)
-        found = [] if is_driver or not elements else [*progress.follow({"s": made})]
+        found = [] if is_driver or not elements else [*progress.follow({"s": made}, {})]
         emitted = (*(each for _, _, every in found for each in every), *progress.poll(now_ms))
         kept, progress = json.loads(json.dumps(progress.snapshot())), _expiring()
         progress.restore(kept)
@@ -264,5 +264,5 @@ def _expiring(*partitions: str) -> WatermarkProgress:
 
 
 def _changes(progress: WatermarkProgress, *given_elements: Element) -> list[tuple[int, tuple[object, ...]]]:
-    found = progress.follow({"s": ChannelElements.of(given_elements)[0]})
+    found = progress.follow({"s": ChannelElements.of(given_elements)[0]}, {})
     return [(number, emitted) for _, number, emitted in found]
