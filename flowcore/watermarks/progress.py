@@ -138,15 +138,23 @@ class WatermarkProgress:
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Apply a `snapshot`; removed sources are ignored, new sources hold the watermark."""
+        """Apply a `snapshot`; removed sources are ignored, new sources hold the watermark.
+
+        So do those that have a strategy, but had none or the other way round: their state has another form.
+        """
         if not kept:
             return
         names, self._merged = self._merged.names, MergedWatermark.restored(kept["merged"])
         self._merged.remove(set(self._merged.names) - set(names))
         self._merged.numbers(names)
         for name, each in self._sources.items():
-            if name in kept["sources"]:
-                each.restore(kept["sources"][name])
+            mine = kept["sources"].get(name)
+            if mine is None:
+                continue
+            if isinstance(each, GeneratedWatermarks) == ("merged" in mine):
+                each.restore(mine)
+            else:
+                each.merged.watermark_ms = mine.get("merged", mine)["watermark_ms"]
 
     def _merge(self, *names: str) -> Emitted:
         found = {name: self._sources[name] for name in names}

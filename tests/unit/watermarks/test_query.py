@@ -257,3 +257,27 @@ def test_partitions_that_were_added_hold_the_watermark_after_a_restart() -> None
     assert after.poll(0) == ()
     after.take("s", NewestTimes.of({"1": 150}))
     assert after.poll(0) == (Watermark(149),)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["key-group", "driver"])
+@pytest.mark.parametrize("arriving", [False, True], ids=["a strategy is removed", "a strategy is added"])
+def test_source_whose_watermarks_are_of_another_kind_holds_event_time(arriving: bool, restarts: bool) -> None:
+    """The watermark of before stays until each partition has one that is higher."""
+
+    def emit(query: WatermarkProgress, time_ms: int, *, elements: bool) -> tuple[object, ...]:
+        for partition in range(2):
+            if elements:
+                arrive(query, (partition, "a", Watermark(time_ms)))
+            else:
+                query.take("s", NewestTimes.of({str(partition): time_ms + 1}))
+        return query.poll(0)
+
+    before = progress(2, s=None if arriving else monotonous())
+    assert emit(before, 100, elements=arriving) == (Watermark(100),)
+    after = restarted(before, 2, s=monotonous() if arriving else None)
+    if restarts:
+        after.restart()
+
+    assert after.poll(0) == ((Watermark(100),) if restarts else ())
+    assert emit(after, 50, elements=not arriving) == ()
+    assert emit(after, 150, elements=not arriving) == (Watermark(150),)
