@@ -178,7 +178,7 @@ class JoiningStream(KeyedStream):
             other, name, on, how, kinds, attributes, by_time=True, timestamps=timestamps
         )
         assigner = build_assigner(windows, name)
-        if not isinstance(assigner, TumblingWindows):
+        if type(assigner) is not TumblingWindows:
             checks.refuse(
                 f"operator {name!r}: {windows!r}: a pair would be in several windows, or in none; pass "
                 "Tumbling(...)"

@@ -39,6 +39,9 @@ WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
 The two times are null where a window has no such time: a global one, or one at the end of time.
 """
 
+_OF_FIXED_LENGTH = (TumblingWindows, SlidingWindows, EndOfStreamWindows)
+_ASSIGNERS = (*_OF_FIXED_LENGTH, SessionWindows, DynamicSessionWindows, GlobalWindows)
+"""An assigner that is derived from one of them assigns as it likes."""
 _IN_ORDER = frozenset({"first_value", "last_value", "collect_list"})
 
 
@@ -207,7 +210,7 @@ class Window(StatefulOperator):
                 why = "Spark's own aggregate has no windows without end"
             yield Obstacle(why)
             return
-        if not isinstance(config.assigner, (TumblingWindows, SlidingWindows, EndOfStreamWindows)):
+        if type(config.assigner) not in _OF_FIXED_LENGTH:
             yield Obstacle("its windows are not of a fixed length")
         if self.ranking is not None:
             yield Obstacle("it ranks the records of a window", "use aggregates that are built in")
@@ -293,7 +296,8 @@ class Window(StatefulOperator):
 
 
 def _describe_windows(node: Window) -> str:
-    match node.config.assigner:
+    assigner = node.config.assigner
+    match assigner if type(assigner) in _ASSIGNERS else None:
         case TumblingWindows(size_ms=size_ms, offset_ms=offset_ms):
             return f"tumbling windows of {show_ms(size_ms)}{_offset(offset_ms)}"
         case SlidingWindows(size_ms=size_ms, slide_ms=slide_ms, offset_ms=offset_ms):
@@ -308,8 +312,8 @@ def _describe_windows(node: Window) -> str:
             return "one window up to the end of input"
         case GlobalWindows():
             return "one window without end"
-        case other:
-            return f"windows of {_shown(other)}"
+        case _:
+            return f"windows of {_shown(assigner)}"
 
 
 def _describe_function(node: Window) -> str:

@@ -40,13 +40,16 @@ class ColumnarWindows(ColumnarConfig):
             latest_only: Of the results of a window that the same records cause, only the last one leaves.
         """
         is_running = latest_only and type(config.assigner) is GlobalWindows and config.trigger == Count(1)
-        match config.assigner:
-            case SlidingWindows(size_ms=size_ms, slide_ms=1) if size_ms > 1:
-                return "they slide by 1 ms, so that at the ends of time their numbers do not fit 64 bits"
-            case TumblingWindows() | SlidingWindows() | SessionWindows():
-                pass
-            case _ if not is_running:
-                return f"{type(config.assigner).__name__} are not tumbling, sliding or sessions of one gap"
+        assigner = config.assigner
+        fixed = type(assigner) in (
+            TumblingWindows,
+            SlidingWindows,
+            SessionWindows,
+        )  # not one derived from them
+        if not fixed and not is_running:
+            return f"{type(assigner).__name__} are not tumbling, sliding or sessions of one gap"
+        if isinstance(assigner, SlidingWindows) and assigner.slide_ms == 1 and assigner.size_ms > 1:
+            return "they slide by 1 ms, so that at the ends of time their numbers do not fit 64 bits"
         if config.time != "event":
             return "they are windows of processing time"
         if not is_running and config.trigger not in (None, EventTimeTrigger()):

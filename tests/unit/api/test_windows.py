@@ -8,7 +8,9 @@ import pytest
 
 from flowcore import (
     EndOfStream,
+    Flow,
     Global,
+    Parquet,
     Session,
     Sliding,
     Tumbling,
@@ -24,6 +26,7 @@ from flowcore.windows import (
     TimeWindow,
     TumblingWindows,
 )
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from tests.unit.api.windowed import WINDOW_COLUMNS, bids_of, window_of
 
 
@@ -121,6 +124,26 @@ def test_own_assigner_can_be_given() -> None:
     ).config.assigner == TumblingWindows(7)
     with pytest.raises(InvalidWindowError, match="does not assign windows to a record"):
         bids_of().window(Tumbling)  # type: ignore[arg-type]
+
+
+class _Lagging(TumblingWindows):
+    """Windows that begin a millisecond later."""
+
+    def assign(self, timestamp_ms: int, key: Any, value: Any) -> tuple[TimeWindow, ...]:
+        (window,) = super().assign(timestamp_ms, key, value)
+        return (TimeWindow(window.start_ms + 1, window.end_ms + 1),)
+
+
+@pytest.mark.parametrize(("assigner", "is_built_in"), [(TumblingWindows(7), True), (_Lagging(7), False)])
+def test_assigner_derived_from_another_one_is_asked(assigner: TumblingWindows, is_built_in: bool) -> None:
+    """Windows that are computed by arithmetic would be those of its base class."""
+    live = window_of(bids_of().window(assigner).aggregate(n="count(*)"))
+    table = Flow("f").read("sales", Parquet("sales", schema="v BIGINT, at BIGINT"))
+    bounded = window_of(table.window(assigner, timestamp="at").aggregate(n="count(*)"))
+
+    assert (ColumnarWindows.refusal(live.config, {}, latest_only=False) is None) == is_built_in
+    assert (bounded.compiled().value == "native") == is_built_in
+    assert ("tumbling" in live.describe()) == is_built_in
 
 
 @pytest.mark.parametrize(
