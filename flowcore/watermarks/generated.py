@@ -244,5 +244,8 @@ class GeneratedWatermarks:
         if not self.merged.idle or self._strategy.all_idle == "hold":
             self._idle_period = None
         elif now_ms is not None:
-            self._idle_period = self._idle_period or IdlePeriod(now_ms, self.watermark_ms)
-            self.merged.watermark_ms = max(self.watermark_ms, self._idle_period.advance(now_ms))
+            period = self._idle_period or IdlePeriod(now_ms, self.watermark_ms)
+            if period.advance(now_ms) < self.watermark_ms:  # the clock was set back
+                period = IdlePeriod(now_ms, self.watermark_ms)
+            self._idle_period = period
+            self.merged.watermark_ms = period.advance(now_ms)

@@ -113,6 +113,14 @@ def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
     assert emitted == [(Watermark(100),), (), (), (Watermark(108),), (), (), (Watermark(149),)]
 
 
+def test_event_time_goes_on_from_where_it_was_after_the_clock_is_set_back() -> None:
+    strategy = monotonous().with_idleness(TEN, all_idle="advance")
+
+    emitted = _polls(strategy, (0, 101), (1, 101), 1_000, 1_001, 1_012, 1_090, 1_020, 1_023)
+
+    assert emitted == [(Watermark(100),), (), (), (Watermark(178),), (), (Watermark(181),)]
+
+
 def test_event_time_stands_still_while_all_are_idle_where_that_was_asked_for() -> None:
     emitted = _polls(monotonous().with_idleness(TEN), (0, 101), (1, 201), 0, 1, 12, 20)
 
