@@ -98,7 +98,8 @@ class MergedBacklog:
         """
         if "/" in channel and channel not in self._channels and self._ignores(channel):
             return None
-        self._channels.pop(partition_of(channel), None)
+        if self._channels.get(partition := partition_of(channel)) is None:  # it has reported nothing
+            self._channels.pop(partition, None)
         self._channels.pop(channel, None)
         if backlog is not None:
             self._channels[channel] = backlog

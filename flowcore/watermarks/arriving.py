@@ -1,7 +1,8 @@
 """Watermarks that arrive among the records of a source, or from the key groups of another operator.
 
-A partition may have several channels, one for each sender. A partition without a known channel holds the
-watermark. Channels that elements add or make active become active together, before the records of the step:
+A partition may have several channels, one for each sender, and one for elements without a sender. The latter
+is there from the start, so that a partition without a known channel holds the watermark; another channel
+removes it if it has sent nothing. Channels that elements add or make active become active together, before the records of the step:
 otherwise the watermark of the first channel would make the records of the other channels late.
 """
 
@@ -61,7 +62,9 @@ class ArrivingWatermarks:
             self.ignored += len(every.channel) - len(elements.channel)
             new = tuple(name for name in new if name not in ignored)
         self.merged.numbers(new)
-        self.merged.remove(partition_of(name) for name in new if "/" in name)
+        if named := {partition_of(name) for name in new if "/" in name} - {*elements.names}:
+            channels, unheard = self.merged.channels(), PartitionWatermark()
+            self.merged.remove(name for name in named if channels.get(name) == unheard)
         numbers = self.merged.numbers(elements.names)[elements.activated]
         if new or self.merged.idle_channels[numbers].any():
             self.merged.update(numbers, MIN_TIMESTAMP_MS, idle=False)

@@ -89,6 +89,14 @@ def test_senders_to_a_partition_are_channels() -> None:
     assert merged.receive("0/a", backlog=False) == RecordAttributes(backlog=False)
 
 
+def test_elements_without_a_sender_are_a_channel_of_their_own() -> None:
+    merged = MergedBacklog(["0"])
+    merged.receive("0", backlog=True)
+
+    assert merged.receive("0/a", backlog=False) is None
+    assert merged.receive("0", backlog=False) == RecordAttributes(backlog=False)
+
+
 def test_first_senders_of_a_partition_count() -> None:
     """The first senders are read among many others; a sender that has ended leaves its place."""
     merged = MergedBacklog(["0"])

@@ -126,6 +126,19 @@ def test_partition_holds_the_watermark_until_its_first_sender_is_known() -> None
     assert [*progress.partitions()["s"]] == ["0", "1"]
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["in later steps", "in one step"])
+def test_elements_without_a_sender_are_a_channel_of_their_own(together: bool) -> None:
+    """The first element with a sender does not remove it."""
+    progress = WatermarkProgress({"s": WatermarkSource(None, ("0",))})
+    sent: list[Element] = [("0", Watermark(5)), ("0/x", Watermark(9)), ("0/y", Watermark(8))]
+
+    changes = [_changes(progress, *step) for step in ([sent] if together else [[each] for each in sent])]
+
+    assert [emitted for step in changes for _, emitted in step] == [(Watermark(5),)]
+    assert _changes(progress, ("0", Watermark(7))) == [(0, (Watermark(7),))]
+    assert _changes(progress, ("0", IDLE)) == [(0, (Watermark(8),))]
+
+
 SENDERS = [f"0/{number:02}" for number in range(MOST_SENDERS)]
 
 
