@@ -2,8 +2,9 @@
 
 A partition may have several channels, one for each sender, and one for elements without a sender. The latter
 is there from the start, so that a partition without a known channel holds the watermark; another channel
-removes it if it has sent nothing. Channels that elements add or make active become active together, before the records of the step:
-otherwise the watermark of the first channel would make the records of the other channels late.
+removes it if it has sent nothing. Channels that elements add or make active become active together, before
+the records of the step: otherwise the watermark of the first channel would make the records of the other
+channels late.
 """
 
 from collections.abc import Collection, Iterable, Mapping

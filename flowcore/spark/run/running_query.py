@@ -160,7 +160,7 @@ class RunningQuery:
         self._outage: OutageError | None = None
         self.ending = False
         self._clock = WallClock()
-        self._is_timed = False
+        self._pause_ms = 0
         self.watermarks: WatermarkProgress | None = None
         self._sender: WatermarkSender | None = None
         try:
@@ -170,7 +170,7 @@ class RunningQuery:
                 self.running = self._start(prepared)
             self._closing.callback(self.running.stop)
             if self._sender is not None:
-                self._closing.enter_context(self._sender.follow(self.running))
+                self._closing.enter_context(self._sender.follow(self.running, self._pause_ms))
                 # Before the last poll, which then takes what each committed batch has reported.
                 self._closing.callback(self.running.stop)
             if self._dead_letters is not None:
@@ -212,7 +212,7 @@ class RunningQuery:
     @property
     def waits(self) -> bool:
         """Whether it waits for the time of its next batch."""
-        return self._is_timed and not self.running.status["isTriggerActive"]
+        return self._pause_ms > 0 and not self.running.status["isTriggerActive"]
 
     def poll_clock(self) -> bool:
         """Whether it waits for a time that the machine's clock was about to reach when it was set back."""
@@ -318,7 +318,7 @@ class RunningQuery:
             catching_up=prepared.catching_up or prepared.reads_histories,
         )  # fmt: skip
         writer = writer.trigger(**trigger)
-        self._is_timed = trigger.get("processingTime", _AT_ONCE) != _AT_ONCE
+        self._pause_ms = int(str(trigger.get("processingTime", _AT_ONCE)).split()[0])
         files = [sink.sink for sink in query.sinks if sink.topic is None]
         if files:
             batches = planned_batches(self._checkpoint)

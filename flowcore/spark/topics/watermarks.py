@@ -45,6 +45,7 @@ from flowcore.spark.context import Clock
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
 from flowcore.spark.topics import elements
+from flowcore.spark.topics.poll_times import ReadTime, has_read_all, is_due
 from flowcore.spark.topics.reports import batches_after
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.generated import NewestTimes
@@ -54,7 +55,6 @@ from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 __all__ = [
     "WatermarkSender",
     "declared_senders",
-    "is_due",
     "key_groups_of",
     "newest_timestamp",
     "observation_name",
@@ -116,15 +116,6 @@ def declared_senders(node: Operator) -> frozenset[str] | None:
     """The channels that the source of an operator declares, whose elements it follows; None if any counts."""
     topic = node.live_sources[0].topic
     return frozenset(topic.channels) if topic is not None and topic.channels is not None else None
-
-
-def is_due(now_ms: int, polled_ms: int, interval_ms: int) -> bool:
-    """Whether watermarks are polled now; a clock that was set back does not delay that.
-
-    >>> [is_due(now_ms, 1_000, 200) for now_ms in (1_100, 1_200, 500)]
-    [False, True, True]
-    """
-    return not polled_ms <= now_ms < polled_ms + interval_ms
 
 
 def observation_name(node: Operator) -> str:
@@ -218,6 +209,7 @@ class WatermarkSender:
         self._clock = clock
         self._interval_ms = interval // MILLISECOND
         self._polled_ms = 0
+        self._read_time = ReadTime(clock.now_ms())
         channels = {name: [*each] for name, each in watermarks.partitions().items()}
         declared = {node.name: declared_senders(node) for node in find_origins(query.tagged_sinks)}
         self._followed = frozenset(declared)
@@ -262,9 +254,9 @@ class WatermarkSender:
         else:
             self._attributes.clear()
 
-    def follow(self, running: StreamingQuery) -> Self:
-        """Take the batches of the query that was started; enter the result."""
-        self._running = running
+    def follow(self, running: StreamingQuery, pause_ms: int = 0) -> Self:
+        """Take the batches of the query that was started, with a pause between triggers; enter the result."""
+        self._running, self._read_time.pause_ms = running, pause_ms
         return self
 
     def __enter__(self) -> Self:
@@ -291,15 +283,17 @@ class WatermarkSender:
 
     def _poll(self, *, at_once: bool = False) -> None:
         self._require_lease()
-        found = batches_after(self._last_batch, self._running) if self._running is not None else ()
+        waits = self._running is not None and has_read_all(self._running)  # as of before the reports
+        found = batches_after(self._last_batch, self._running) if self._running is not None else []
         # A trigger without input reports the number of the next batch.
         fresh = [batch for batch in found if "addBatch" in batch["durationMs"]]
         for batch in fresh:
             self._last_batch = batch["batchId"]
             self._take(batch.get("observedMetrics") or {})
         now_ms = self._clock.now_ms()
+        read_ms = self._read_time.advance(now_ms, found, waits=waits)
         if at_once or is_due(now_ms, self._polled_ms, self._interval_ms):
-            emitted: tuple[StreamElement[Any], ...] = self._watermarks.poll(now_ms)
+            emitted: tuple[StreamElement[Any], ...] = self._watermarks.poll(read_ms)
             self._polled_ms = now_ms
         else:
             emitted = self._watermarks.emit()

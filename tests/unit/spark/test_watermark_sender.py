@@ -45,14 +45,19 @@ class Running:
     def __init__(self) -> None:
         self.reports: list[Any] = []
         self._jsq = SimpleNamespace(recentProgress=lambda: self.reports)
+        self.status = {"isTriggerActive": False, "isDataAvailable": True}
 
-    def commit(self, newest_ms: int) -> None:
-        self.observe({"newest_0": newest_ms, "records_0": 1})
+    def commit(self, newest_ms: int, second: int = 1) -> None:
+        self.observe({"newest_0": newest_ms, "records_0": 1}, second)
 
-    def observe(self, metrics: dict[str, Any]) -> None:
+    def observe(self, metrics: dict[str, Any], second: int = 1) -> None:
         number = len(self.reports)
-        observed = {"flowcore-watermarks-bids": metrics}
-        report = {"batchId": number, "durationMs": {"addBatch": 1}, "observedMetrics": observed}
+        report = {
+            "batchId": number,
+            "timestamp": f"1970-01-01T00:{second // 60:02}:{second % 60:02}.000Z",
+            "durationMs": {"addBatch": 1},
+            "observedMetrics": {"flowcore-watermarks-bids": metrics},
+        }
         self.reports.append(SimpleNamespace(batchId=lambda: number, json=lambda: json.dumps(report)))
 
 
@@ -98,6 +103,68 @@ def test_elements_whose_state_was_not_saved_are_sent_later(tmp_path: Path) -> No
 
 
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
+RUNS = {"isTriggerActive": True, "isDataAvailable": True}
+HAS_READ = {"isTriggerActive": False, "isDataAvailable": True}
+FOUND_NOTHING = {"isTriggerActive": False, "isDataAvailable": False}
+
+
+def _poller(folder: Path, partitions: int, pause_ms: int = 0) -> tuple[Any, Running, Writer]:
+    """What polls at a second and a status, for a source whose partitions are idle after 10 s."""
+    flow = Flow("f")
+    strategy = monotonous().with_idleness(timedelta(seconds=10))
+    bids = KafkaTopic("bids", schema="id BIGINT", event_time="id", watermark=strategy)
+    flow.read("bids", bids).write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    writer, running, now = Writer(), Running(), [0]
+    clock: Any = SimpleNamespace(now_ms=lambda: now[0], every=lambda *_: contextlib.nullcontext())
+    sender = WatermarkSender(
+        query, watermarks=watermarks_of(query, {"bids": partitions}, polls=True, expiry_ms=None),
+        writer=writer, clock=clock, interval=timedelta(0), state=folder / "watermarks.json",  # type: ignore[arg-type]
+        key_groups=None, require_lease=lambda: None,
+    ).follow(running, pause_ms)  # type: ignore[arg-type] # fmt: skip
+
+    def poll(second: int, status: dict[str, bool]) -> list[Any]:
+        now[0], running.status = 1_000 * second, status
+        sender._poll()
+        found, writer.written = [each for batch in writer.written for each in batch], []
+        return found
+
+    return poll, running, writer
+
+
+def test_partition_is_not_silent_while_a_batch_runs(tmp_path: Path) -> None:
+    """Its records are unread meanwhile; it is silent when the query waits for input."""
+    poll, running, _ = _poller(tmp_path, 1)
+    running.commit(5_000, second=1)
+    assert poll(2, HAS_READ) == [Watermark(4_999)]
+
+    assert [poll(second, RUNS) for second in (3, 30, 60)] == [[], [], []]
+    running.commit(6_000, second=3)
+    assert poll(61, RUNS) == [Watermark(5_999)]
+    assert [poll(second, FOUND_NOTHING) for second in (62, 63, 72, 74)] == [[], [], [], [IDLE]]
+
+
+def test_partition_is_not_silent_before_the_next_trigger(tmp_path: Path) -> None:
+    poll, running, _ = _poller(tmp_path, 1, pause_ms=60_000)
+    running.commit(5_000, second=0)
+    poll(1, HAS_READ)
+
+    assert [poll(second, HAS_READ) for second in (2, 30, 59)] == [[], [], []]
+    assert [poll(second, FOUND_NOTHING) for second in (61, 119, 122, 133)] == [[], [IDLE], [], []]
+
+
+def test_partition_is_silent_while_others_are_read(tmp_path: Path) -> None:
+    """By the starts of the batches, however long they take."""
+    poll, running, _ = _poller(tmp_path, 2)
+    both = {"newest_0": 5_000, "records_0": 1, "newest_1": 4_000, "records_1": 1}
+    running.observe(both, second=1)
+    assert poll(20, RUNS) == [Watermark(3_999)]
+    for start, end in ((20, 21), (21, 40)):
+        running.commit(1_000 * end, second=start)
+        assert poll(end, RUNS) == []
+    running.commit(50_000, second=40)
+
+    assert poll(41, RUNS) == [Watermark(49_999)]
 
 
 def _controls(*sent: tuple[str, Watermark | WatermarkStatus], count: int | None = None) -> dict[str, Any]:

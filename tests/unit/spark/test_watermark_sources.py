@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowcore import Flow, KafkaTopic, monotonous, no_watermarks, periodic, punctuated
-from flowcore.spark.topics.watermarks import is_due, watermark_source
+from flowcore.spark.topics.poll_times import is_due
+from flowcore.spark.topics.watermarks import watermark_source
 from flowcore.watermarks import WatermarkStrategy
 
 SCHEMA = "user STRING, at TIMESTAMP, ms BIGINT"
