@@ -27,7 +27,12 @@ from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.regrouping import ContentDigest, RegroupedState, StoredGroup, regroup_state
 from flowcore.keyed.store import read_manifests, write_manifests
 from flowcore.spark.checkpoint.lease import Leases
-from flowcore.spark.checkpoint.offset_log import has_unfinished_batch, planned_batches, replace_file
+from flowcore.spark.checkpoint.offset_log import (
+    committed_batches,
+    has_unfinished_batch,
+    planned_batches,
+    replace_file,
+)
 from flowcore.spark.checkpoint.plan_file import move_to_key_groups, read_schemas, skip_ledger_batch
 from flowcore.spark.checkpoint.repartitioning import copy_of
 from flowcore.spark.checkpoint.storage import WATERMARKS
@@ -237,6 +242,8 @@ def _follow(checkpoint: Path, key_groups: int) -> None:
     skip_ledger_batch(checkpoint)
     path = checkpoint / WATERMARKS
     kept = json.loads(path.read_text()) if path.exists() else {}
+    if "batch" in kept:  # the batch with the new key groups has no control elements
+        kept["batch"] = max(committed_batches(checkpoint))
     if kept.get("key_groups"):
         reports: dict[str, list[dict[str, Any]]] = {}
         for name, report in kept["key_groups"].items():
@@ -249,6 +256,7 @@ def _follow(checkpoint: Path, key_groups: int) -> None:
             for name, found in reports.items()
             for number in range(key_groups)
         }
+    if kept:
         replace_file(path, json.dumps(kept))
     move_to_key_groups(checkpoint, key_groups)
 

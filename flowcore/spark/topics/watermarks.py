@@ -40,7 +40,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.ways import find_origins
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.spark.checkpoint.offset_log import replace_file
+from flowcore.spark.checkpoint.offset_log import committed_batches, replace_file
 from flowcore.spark.context import Clock
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
@@ -235,6 +235,7 @@ class WatermarkSender:
             lags: The query's own backlog status; None if it writes only what it has read.
         """
         self._lags = lags
+        self._last_batch = max(committed_batches(self._state.parent), default=-1)
         if self._state.exists():
             kept = json.loads(self._state.read_text())
             self._watermarks.restore(kept)
@@ -243,6 +244,10 @@ class WatermarkSender:
                 self._key_groups.restore(kept.get("key_groups") or {})
             self._backlog.restore(kept.get("backlog", {}))
             self._has_lagged = QUERY in kept.get("backlog", {}).get("inputs", {})
+            # A channel may have become active in a batch that was committed and not polled.
+            if kept.get("batch", self._last_batch) < self._last_batch:
+                for name in self._followed:
+                    self._watermarks.activate(name)
             if self._backlog.backlog is not None:
                 self._attributes.append(RecordAttributes(self._backlog.backlog))
         self._take_own_backlog()
@@ -308,7 +313,7 @@ class WatermarkSender:
         self._unsaved = self._unsaved or bool(fresh or attributes)
         if self._unsaved:  # a restart writes the last elements again, also those that were not written
             groups = None if self._key_groups is None else self._key_groups.snapshot()
-            more = {"key_groups": groups, "backlog": self._backlog.snapshot()}
+            more = {"key_groups": groups, "backlog": self._backlog.snapshot(), "batch": self._last_batch}
             replace_file(self._state, json.dumps(self._watermarks.snapshot() | more))
             self._unsaved = False
         self._writer.write(self._unsent)

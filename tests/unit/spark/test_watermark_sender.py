@@ -217,6 +217,48 @@ def test_channel_whose_status_may_have_been_missed_holds_the_watermark(
     assert writer.written[-1] == [Watermark(300)]
 
 
+@pytest.mark.parametrize(
+    ("committed", "expected"), [(0, [Watermark(100), Watermark(300)]), (1, [Watermark(100)])],
+    ids=["all-polled", "one-not-polled"],
+)  # fmt: skip
+def test_channel_may_have_become_active_in_a_batch_that_was_not_polled(
+    committed: int, expected: list[Any], tmp_path: Path
+) -> None:
+    """A kill between the commit and the poll loses the elements of the batch."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", elements="tagged"))
+    bids.write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
+
+    def start() -> tuple[WatermarkSender, Any, Writer]:
+        running: Any = Running()
+        writer = Writer()
+        sender = WatermarkSender(
+            query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
+            writer=writer, clock=clock, interval=timedelta(0), state=tmp_path / "watermarks.json",  # type: ignore[arg-type]
+            key_groups=None, require_lease=lambda: None,
+        )  # fmt: skip
+        sender.begin(lags=None)
+        return sender.follow(running), running, writer
+
+    sender, running, _ = start()
+    running.observe(_controls(("a", Watermark(100)), ("b", Watermark(100)), ("b", IDLE)))
+    sender._poll()
+    (tmp_path / "commits").mkdir()
+    for number in range(committed + 1):
+        (tmp_path / "commits" / str(number)).touch()
+
+    sender, running, writer = start()
+    sender._poll()
+    running.reports = [None] * (committed + 1)
+    running.observe(_controls(("a", Watermark(300))))
+    running.reports = running.reports[-1:]
+    sender._poll()
+
+    assert [each for batch in writer.written for each in batch] == expected
+
+
 def test_branch_without_event_time_does_not_hold_the_watermark_of_a_tagged_sink() -> None:
     """The sink has the watermarks of the operators that it reads."""
     flow = Flow("f")
