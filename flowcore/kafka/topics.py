@@ -97,12 +97,11 @@ def ensure_topics(
         known = _partitions(client, topics)
         if all(map(_is_led, known.values())):
             return
-        missing = [name for name, partitions in known.items() if not partitions]
-        refused = _create(
-            client, {name: topics[name] for name in missing}, {**_TIMESTAMPS, **(configs or {})}
-        )
-        for answer in _create(client, {name: topics[name] for name in refused}, configs or {}).values():
-            name = answer["name"]
+        missing = {name: topics[name] for name, partitions in known.items() if not partitions}
+        refused = {
+            name: topics[name] for name in _create(client, missing, {**_TIMESTAMPS, **(configs or {})})
+        }
+        for name, answer in _create(client, refused, configs or {}).items():
             reason = name_error(answer["error_code"], f"CREATE topic {name!r}")
             msg = (
                 f"topic {name!r} with {topics[name]} partitions cannot be created at {bootstrap_servers}: "

@@ -57,9 +57,10 @@ def require_unchanged(values: Sequence[Any], kind: pa.DataType) -> None:
     types = set(map(type, values)) - ({int} if whole else set())
     if not any(issubclass(each, Number) for each in types):
         return
-    for value in values:
-        if isinstance(value, Number) and (not whole or value % 1):
-            msg = f"{value!r} is not {kind}"
+    number: Any
+    for number in (value for value in values if isinstance(value, Number)):
+        if not whole or number % 1:
+            msg = f"{number!r} is not {kind}"
             raise ValueError(msg)
 
 
