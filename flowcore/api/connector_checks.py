@@ -5,20 +5,22 @@ Each raises `PlanError` with the name of the operator, the sink or the cut.
 
 import posixpath
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from flowcore.api.checks import refuse
-from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.connectors import Files, KafkaTopic, Sink, Source
 from flowcore.api.operators import Operator, Read, Write
 from flowcore.api.schema import Schema
 
 __all__ = [
+    "find_folder",
+    "require_apart",
     "require_connector",
     "require_cut",
     "require_deletable",
     "require_for_sink",
     "require_no_key",
     "require_no_loop",
-    "require_own_folder",
     "require_own_topic",
     "require_readable",
     "require_writable",
@@ -28,7 +30,9 @@ _OF_SOURCES = ("start", "until", "event_time", "watermark", "deduplicate", "flus
 
 
 def require_connector(kind: str, name: object, connector: object, kinds: tuple[type, ...]) -> None:
-    """Check that a source or a sink is one."""
+    """Check that a source or a sink is one, and that files have a path."""
+    if isinstance(connector, Files):
+        _require_path(kind, name, connector)
     if isinstance(connector, kinds):
         return
     text = connector if isinstance(connector, str) else name
@@ -37,6 +41,18 @@ def require_connector(kind: str, name: object, connector: object, kinds: tuple[t
         f"{kind} {name!r}: {connector!r} is not a {kind}: it would not be known where it is; pass for "
         f"instance KafkaTopic({text!r}{schema}), or Parquet({text!r}{schema})"
     )
+
+
+def _require_path(kind: str, name: object, files: Files) -> None:
+    path: object = files.path
+    given = f"{kind} {name!r}: path={path!r} of {type(files).__name__}"
+    if not isinstance(path, str) or not path:
+        refuse(f"{given} is not the text of a path: no files would be found; pass for instance 'data/sales'")
+    if kind == "sink" and posixpath.normpath(path) in {".", "..", "/"}:
+        refuse(
+            f"{given} is data.dir or a folder around it: a sink replaces its folder, and everything in it "
+            "would be removed; pass a folder of its own, for instance 'totals'"
+        )
 
 
 def require_readable(name: str, source: Source) -> None:
@@ -176,15 +192,15 @@ def require_own_topic(node: Operator, operators: Iterable[Operator]) -> None:
 
 
 def require_no_loop(node: Operator, operators: Iterable[Operator]) -> None:
-    """Check that a sink does not write what the flow reads or keeps for itself.
+    """Check that a sink does not write a topic that the flow reads or keeps for itself.
 
     Raises:
-        PlanError: A live sink writes the topic of a source upstream of it, any sink writes the dead letters
-            or events of a source of the flow, or a sink writes the folder that it reads.
+        PlanError: A live sink writes the topic of a source upstream of it, or any sink writes the dead
+            letters or events of a source of the flow.
     """
     if not isinstance(node, Write):
         return
-    topic, path = node.topic, _folder(node)
+    topic = node.topic
     for source in operators:
         if not isinstance(source, Read):
             continue
@@ -203,25 +219,55 @@ def require_no_loop(node: Operator, operators: Iterable[Operator]) -> None:
                     f"sink {node.name!r} writes topic {topic.name!r}, where the {kept[topic.name]} of source "
                     f"{source.name!r} are: readers could not tell them from its records; write another topic"
                 )
-        if upstream and path is not None and path == _folder(source):
-            refuse(
-                f"sink {node.name!r} writes the folder {path!r}, which its source {source.name!r} reads: the "
-                "source would be replaced, or read its own results; write another folder"
-            )
 
 
-def require_own_folder(node: Operator, operators: Iterable[Operator]) -> None:
-    """Check that no other sink of the flow writes to the folder that a live sink appends to."""
-    path = _folder(node)
-    for other in operators if path is not None and isinstance(node, Write) else ():
-        if isinstance(other, Write) and _folder(other) == path and not (node.bounded and other.bounded):
-            refuse(
-                f"sink {node.name!r} writes to the folder {path!r}, and so does {other.name!r}: Spark would "
-                "take batches of one for those of the other and drop them; give it a folder of its own"
-            )
+def require_apart(node: Operator, others: Iterable[Operator], base: str = "") -> None:
+    """Check that a source or a sink and the others do not share folders.
+
+    Args:
+        base: The folder that relative paths start from, if it is known.
+
+    Raises:
+        PlanError: A sink writes a folder that a source upstream of it reads, one in it or around it, one
+            around the folder of any source, or one that another sink writes.
+    """
+    for other in others:
+        here, there = find_folder(node, base), find_folder(other, base)
+        if here is None or there is None:
+            continue
+        if isinstance(node, Write) and isinstance(other, Write):
+            _require_own_folder(node, other, here, there)
+        elif isinstance(node, Write):
+            _require_source_kept(node, other, here, there)
+        elif isinstance(other, Write):
+            _require_source_kept(other, node, there, here)
 
 
-def _folder(node: Operator) -> str | None:
-    """The folder that a source reads or a sink writes."""
+def _require_own_folder(sink: Write, other: Write, here: str, there: str) -> None:
+    if here == there and not (sink.bounded and other.bounded):
+        refuse(
+            f"sink {sink.name!r} writes to the folder {here!r}, and so does {other.name!r}: Spark would "
+            "take batches of one for those of the other and drop them; give it a folder of its own"
+        )
+
+
+def _require_source_kept(sink: Write, source: Operator, written: str, read: str) -> None:
+    """Check that a sink keeps the files of a source; a stage may read what an earlier one has written."""
+    there, here = PurePosixPath(read), PurePosixPath(written)
+    around, inside = there.is_relative_to(here), here.is_relative_to(there)
+    below = there.relative_to(here).parts if around else ()
+    removed = below and not (sink.partition_by and "=" in below[0])  # not a folder of the sink's own rows
+    if removed or (source in sink.upstream and (around or inside)):
+        place = ", which"
+        if written != read:
+            place = f", and the folder {read!r} {'in' if around else 'around'} it is what"
+        refuse(
+            f"sink {sink.name!r} writes the folder {written!r}{place} its source {source.name!r} reads: the "
+            "source would be replaced, or read its own results; write another folder"
+        )
+
+
+def find_folder(node: Operator, base: str = "") -> str | None:
+    """The folder that a source reads or a sink writes; None if it has no folder."""
     path = getattr(node.connector, "path", None) if isinstance(node, Read | Write) else None
-    return None if path is None else posixpath.normpath(path)
+    return None if path is None else posixpath.normpath(posixpath.join(base, path))

@@ -44,8 +44,8 @@ class Graph:
         checks.require_flushable(node)
         type_checks.require_keys(node)
         connector_checks.require_own_topic(node, self.operators)
-        connector_checks.require_own_folder(node, self.operators)
         connector_checks.require_no_loop(node, self.operators)
+        connector_checks.require_apart(node, self.operators)
         self._operators[node.name.lower()] = node
 
     def free_name(self, kind: str) -> str:

@@ -98,10 +98,9 @@ def ensure_topics(
         if all(map(_is_led, known.values())):
             return
         missing = {name: topics[name] for name, partitions in known.items() if not partitions}
-        refused = {
-            name: topics[name] for name in _create(client, missing, {**_TIMESTAMPS, **(configs or {})})
-        }
-        for name, answer in _create(client, refused, configs or {}).items():
+        refused = _create(client, missing, {**_TIMESTAMPS, **(configs or {})})
+        again = {name: missing[name] for name in refused}
+        for name, answer in _create(client, again, configs or {}).items():
             reason = name_error(answer["error_code"], f"CREATE topic {name!r}")
             msg = (
                 f"topic {name!r} with {topics[name]} partitions cannot be created at {bootstrap_servers}: "

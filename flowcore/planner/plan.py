@@ -19,6 +19,7 @@ from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.copies import build_chains
 from flowcore.planner.rules.failures import decide_failures, select_dead_letter_sources
 from flowcore.planner.rules.flush import decide_flushes
+from flowcore.planner.rules.folders import require_folders
 from flowcore.planner.rules.histories import require_histories
 from flowcore.planner.rules.joins import decide_joins
 from flowcore.planner.rules.pushdown import push_filters
@@ -78,6 +79,7 @@ def plan_flow(
         msg = f"flow {flow.name!r} has no sink: it would compute nothing; end it with .write(name, sink)"
         raise PlanError(msg)
     settings = settings or Settings()
+    require_folders(flow.operators, settings)
     operators, filters = push_filters(move_to_key_groups(flow.operators))
     timestamps.require_watermarks(operators, settings)
     require_histories(operators)

@@ -163,6 +163,25 @@ def test_sink_that_is_a_mount_point_is_refused_before_it_is_computed(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("other", ["x/notes.txt", "x/in/part-0.parquet", "x/day=1/a.csv", "x"])
+def test_sinks_replace_nothing_but_their_output(other: str, tmp_path: Path, run: Run, rows: Rows) -> None:
+    """A folder or a file that no sink has written is kept, and the stage is refused before it runs."""
+    _source(tmp_path, 1)
+    kept = tmp_path / other
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("kept")
+
+    with pytest.raises(ResultError, match=f"folder {tmp_path}/x cannot be replaced by a sink: .* was not"):
+        run(_flow())
+    assert kept.read_text() == "kept"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+    kept.unlink()
+    (tmp_path / "x" / "in").rmdir() if other.startswith("x/in") else None
+    run(_flow())
+    assert rows("from '{dir}/x/*.parquet' select a") == [(1,)]
+
+
 def test_commit_of_a_running_stage_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process runs the stage, its folders are not moved."""
     monkeypatch.setattr("flowcore.spark.results.store._WAIT_S", 0.1)

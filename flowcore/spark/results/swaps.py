@@ -8,7 +8,7 @@ It takes the targets from the plan: a manifest names no folders, so a forged one
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,10 +16,12 @@ from typing import Self
 from flowcore.errors import ResultError
 from flowcore.failpoints import failpoint
 
-__all__ = ["Swap", "finish_swaps", "roll_back_swaps"]
+__all__ = ["Swap", "finish_swaps", "require_replaceable", "roll_back_swaps"]
 
 _OLD = ".old"
 _VERSION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.old)?")
+_WRITTEN = re.compile(r"part-.*|_SUCCESS|\..*\.crc")
+"""The names of the files that Spark writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,34 @@ def roll_back_swaps(targets: Iterable[str]) -> None:
             head, _, rest = path.name.partition(f".{target.name}.")
             if not head and _VERSION.fullmatch(rest):
                 _remove(path)
+
+
+def require_replaceable(targets: Iterable[str]) -> None:
+    """Check that the folders to replace hold nothing but what a sink has written.
+
+    Raises:
+        ResultError: A target is a file, or holds other files or folders than an output.
+    """
+    for target in map(Path, targets):
+        other = next(_find_others(target), None) if target.exists() else None
+        if other is not None:
+            msg = (
+                f"folder {target} cannot be replaced by a sink: {other} was not written by one, and would be "
+                "removed with it; choose another folder for the sink, or remove what is there"
+            )
+            raise ResultError(msg)
+
+
+def _find_others(path: Path) -> Iterator[Path]:
+    """What is not the output of a sink: files in folders, which may be those of a column's values."""
+    if not path.is_dir():
+        yield path
+        return
+    for entry in sorted(path.iterdir()):
+        if entry.is_dir() and "=" in entry.name:
+            yield from _find_others(entry)
+        elif entry.is_dir() or not _WRITTEN.fullmatch(entry.name):
+            yield entry
 
 
 def _move(swap: Swap) -> None:

@@ -274,6 +274,33 @@ MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
         lambda g: g.sales.where("price > 1").write("out", Parquet("./s/")),
         "sink 'out' writes the folder 's', which its source 'sales' reads",
     ),
+    "sink-around-its-source": (
+        lambda g: g.flow.read("in", Csv("data/in", schema="a INT")).write("out", Parquet("data")),
+        "sink 'out' writes the folder 'data', and the folder 'data/in' in it is what its source 'in' reads",
+    ),
+    "sink-in-its-source": (
+        lambda g: g.sales.write("out", Parquet("s/out")),
+        "sink 'out' writes the folder 's/out', and the folder 's' around it is what its source 'sales' reads",
+    ),
+    "sink-around-another-source": (
+        lambda g: [
+            g.sales.write("out", Parquet("data")),
+            g.flow.read("in", Csv("data/in", schema="a INT")),
+        ],
+        "sink 'out' writes the folder 'data', .* 'data/in' in it .* source 'in' reads",
+    ),
+    "sink-in-no-folder": (
+        lambda g: g.sales.write("out", Csv("")),
+        "sink 'out': path='' of Csv is not the text of a path",
+    ),
+    "sink-in-data-dir": (
+        lambda g: g.sales.write("out", Parquet("x/..")),
+        "sink 'out': path='x/..' of Parquet is data.dir or a folder around it: .* would be removed",
+    ),
+    "source-in-no-folder": (
+        lambda g: g.flow.read("x", Parquet(None, schema="a INT")),  # type: ignore[arg-type]
+        "source 'x': path=None of Parquet is not the text of a path",
+    ),
     "sink-with-options-of-sources": (
         lambda g: g.bids.write("out", KafkaTopic("o", event_time="at", until="latest")),
         "sink 'out': until=, event_time= of topic 'o' counts only where a topic is read",

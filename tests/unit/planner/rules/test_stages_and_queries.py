@@ -8,6 +8,7 @@ from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
+from flowcore.settings import Settings
 
 SALE = "shop STRING, price DOUBLE"
 
@@ -230,6 +231,32 @@ def test_stages_that_share_a_folder_run_in_sequence() -> None:
     assert copy.start.value == "after report"
     assert copy.start.reasons == ("again reads what report writes",)
     assert back.start.reasons == ("back writes what a reads",)
+
+
+def test_sinks_may_make_the_folders_that_later_stages_read() -> None:
+    """A stage reads one value's folder of what an earlier stage writes."""
+    flow = Flow("f")
+    _bounded(flow, "a").write("report", Parquet("out", partition_by="shop"))
+    flow.read("one", Parquet("out/shop=1", schema="a_value DOUBLE")).write("copy", Parquet("copy"))
+
+    assert plan_flow(flow).bounded[1].after == ("report",)
+
+
+@pytest.mark.parametrize(
+    ("sink", "folders", "message"),
+    [
+        ("/data", {"data.dir": "/data/in"}, r"folder '/data', which is data.dir or around it \(/data/in\)"),
+        ("state", {"data.dir": "/d", "state.dir": "/d/state"}, "folder '/d/state', which is state.dir"),
+        ("/d/a", {"data.dir": "/d"}, "writes the folder '/d/a', which its source 'a' reads"),
+    ],
+)
+def test_plan_refuses_sinks_around_what_is_kept(sink: str, folders: dict[str, str], message: str) -> None:
+    """The settings say where the folders are; everything in that of a sink is replaced."""
+    flow = Flow("f")
+    _bounded(flow, "a").write("out", Parquet(sink))
+
+    with pytest.raises(PlanError, match=message):
+        plan_flow(flow, settings=Settings.of(folders, environment={}))
 
 
 def test_stages_that_share_a_topic_run_in_sequence() -> None:
