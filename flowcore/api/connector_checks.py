@@ -244,11 +244,20 @@ def require_apart(node: Operator, others: Iterable[Operator], base: str = "") ->
 
 
 def _require_own_folder(sink: Write, other: Write, here: str, there: str) -> None:
-    if here == there and not (sink.bounded and other.bounded):
-        refuse(
-            f"sink {sink.name!r} writes to the folder {here!r}, and so does {other.name!r}: Spark would "
-            "take batches of one for those of the other and drop them; give it a folder of its own"
-        )
+    if not _nested(here, there):
+        return
+    loss = "each replaces the folder with what is in it, and rows of one would be lost"
+    if not (sink.bounded and other.bounded):
+        loss = "Spark would take batches of one for those of the other and drop them"
+    place = ", and so does" if here == there else f", and {there!r} is that of"
+    refuse(
+        f"sink {sink.name!r} writes to the folder {here!r}{place} {other.name!r}: {loss}; give it a folder "
+        "of its own"
+    )
+
+
+def _nested(one: str, other: str) -> bool:
+    return PurePosixPath(one).is_relative_to(other) or PurePosixPath(other).is_relative_to(one)
 
 
 def _require_source_kept(sink: Write, source: Operator, written: str, read: str) -> None:

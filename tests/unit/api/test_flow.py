@@ -258,6 +258,14 @@ MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
         lambda g: [g.bids.write(name, Parquet("o")) for name in ("one", "two")],
         "sink 'two' writes to the folder 'o', and so does 'one'",
     ),
+    "sink-folder-shared-bounded": (
+        lambda g: [each.write(each.operator.name + "_out", Json("o")) for each in (g.sales, g.shops)],
+        "sink 'shops_out' writes to the folder 'o', and so does 'sales_out': .* rows of one would be lost",
+    ),
+    "sink-folder-nested": (
+        lambda g: [g.sales.write("one", Parquet("o/1")), g.sales.write("all", Csv("o"))],
+        "sink 'all' writes to the folder 'o', and 'o/1' is that of 'one'",
+    ),
     "sink-loop": (
         lambda g: g.bids.where("price > 1").write("out", KafkaTopic("bids")),
         "sink 'out' writes topic 'bids', which its source 'bids' reads: .* without end",

@@ -174,7 +174,7 @@ def test_bad_records_leave_through_a_shared_query(tmp_path: Path) -> None:
             bids.write("copy", KafkaTopic("copy"))
         if shift:
             bids = bids.filter(bool, name="shift")
-        sink = Parquet(tmp_path / "out") if files else KafkaTopic("one")
+        sink = Parquet(str(tmp_path / "out")) if files else KafkaTopic("one")
         bids.window(Tumbling(10), name="windows").aggregate(n="count(*)").write("one", sink)
         return {query.name: len(query.dead_letters) for query in plan_flow(flow).live_queries}
 
