@@ -89,7 +89,9 @@ class KeyedStream(StreamCore):
         row_time = None if timestamp is None else parse_row(self.operator, name, timestamp)
         window_checks.require_windows(self.operator, name, config, row_time)
         gap = windows.gap if isinstance(windows, Session) and isinstance(windows.gap, str) else None
-        computed = () if gap is None else ((GAP_COLUMN, parse_row(self.operator, name, gap)),)
+        computed = (
+            () if gap is None else ((GAP_COLUMN, parse_row(self.operator, name, gap, where=f"gap={gap!r}")),)
+        )
         fields = self._keyed_fields(name, by, uses, flush, attributes)
         template = Window(**fields, config=config, computed=computed, timestamp=row_time)
         return WindowedStream(stream=self, given_name=given_name, template=template)

@@ -65,6 +65,12 @@ def parse_row(node: Operator, name: str, text: str, *, where: str | None = None)
     """Parse one expression over single rows of ``node``; ``where`` is how errors call it."""
     expression = Expression.parse(text, name)
     _require_row_wise(node, name, text, expression, where=where)
+    if expression.text != text.rstrip():
+        refuse(
+            f"operator {name!r}: {where or repr(text)} gives {expression.text!r} the name "
+            f"{expression.name!r}, and the value has no name here: the rest of the text would have no "
+            f"effect; pass {expression.text!r}, if that is meant"
+        )
     return expression
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from flowcore.durations import MILLISECOND, show_given, show_ms
+from flowcore.durations import MILLISECOND, parse_duration, show_given, show_ms
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
 from flowcore.windows import (
@@ -132,6 +132,12 @@ class Session:
         if isinstance(self.gap, str) and not self.gap.strip():
             msg = "Session(gap='') has no gap; pass seconds, a timedelta, or Spark SQL text such as 'gap_ms'"
             raise InvalidWindowError(msg)
+        if isinstance(self.gap, str) and _is_duration(self.gap):
+            msg = (
+                f"Session: gap={show_given(self.gap)} is not Spark SQL text: Spark would take the unit for "
+                "the name of so many milliseconds; pass the timedelta, or text such as 'gap_ms'"
+            )
+            raise InvalidWindowError(msg)
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
@@ -209,6 +215,14 @@ def whole_ms(name: str, length: Length) -> int:
         )
         raise InvalidWindowError(msg)
     return found // MILLISECOND
+
+
+def _is_duration(text: str) -> bool:
+    """Whether a text is a number with a unit of time."""
+    try:
+        return bool(parse_duration(text))
+    except ValueError:
+        return False
 
 
 def _positive_ms(name: str, length: Length) -> int:

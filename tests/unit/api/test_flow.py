@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Tumbling
+from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Session, Tumbling
 from flowcore.errors import PlanError, SchemaError
 from tests.unit.api.given_streams import GivenStreams
 
@@ -328,6 +328,18 @@ MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
     "order-expression": (
         lambda g: g.bids.top_n(2, by="shop", order="price * 2 desc"),
         r"'top_n_1': order=.* 'price \* 2', .* it is an expression: compute it with with_columns\(",
+    ),
+    "where-alias": (
+        lambda g: g.bids.where("price > 1 as x"),
+        "'where_1': 'price > 1 as x' gives 'price > 1' the name 'x', and the value has no name here",
+    ),
+    "gap-alias": (
+        lambda g: g.bids.window(Session(gap="10 secs"), by="shop", time="processing").aggregate(n="count(*)"),
+        "gap='10 secs' gives '10' the name 'secs'",
+    ),
+    "event-time-alias": (
+        lambda g: g.flow.read("x", KafkaTopic("x", schema="at BIGINT", event_time="at typo")),
+        "operator 'x': event_time='at typo' gives 'at' the name 'typo'",
     ),
     # sources
     "no-schema": (lambda g: g.flow.read("x", Parquet("x")), "operator 'x'.*has no schema"),

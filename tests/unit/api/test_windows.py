@@ -155,6 +155,7 @@ def test_assigner_derived_from_another_one_is_asked(assigner: TumblingWindows, i
         (lambda: Sliding(10, slide=0), "^slide=0 is not above 0"),
         (lambda: Sliding(10, slide=20), "slide=20 s is longer than the windows of 10 s"),
         (lambda: Session(gap=-1), "^gap=-1 is not above 0"),
+        (lambda: Session(gap="10 s"), r"gap='10 s' \(a text: pass timedelta\(seconds=10\)\) is not Spark"),
     ],
 )
 def test_errors_of_windows_name_what_was_declared(declare: Callable[[], object], message: str) -> None:
