@@ -99,6 +99,36 @@ def test_schema_names_the_word_that_is_wrong(ddl: str, reason: str) -> None:
     assert "Line 1" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "TIME", "INT8", "BIT", "JSON", "UINT", "INT UNSIGNED", "INET", "ENUM('a')", "INT[]", "ARRAY<TIME>",
+        "STRING COLLATE UTF8_LCASE", "INT DEFAULT 3", "INT PRIMARY KEY", "INT CHECK (a > 1)", "NULL",
+        "ARRAY", "MAP<STRING>", "ARRAY<INT, INT>", "STRUCT", "STRUCT<INT>", "STRUCT<a: INT8>", "VARCHAR",
+        "STRING(5)", "TIMESTAMP(3)", "DECIMAL(50, 2)", "DECIMAL(3, 5)", "DECIMAL(0)", "DECIMAL(3, 1, 1)",
+    ],
+)  # fmt: skip
+def test_schema_refuses_what_spark_would_not_have(kind: str) -> None:
+    """Nothing of a schema is changed or dropped without a word."""
+    with pytest.raises(SchemaError, match="cannot be read as Spark DDL"):
+        Schema.parse(f"id BIGINT, a {kind}")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("NUMERIC", "DECIMAL"), ("DEC(38, 38)", "DECIMAL(38, 38)"), ("short", "SMALLINT"), ("real", "FLOAT"),
+        ("TIMESTAMP_LTZ", "TIMESTAMP_LTZ"), ("CHARACTER(3)", "CHAR(3)"), ("VARIANT", "VARIANT"),
+        ("INTERVAL DAY TO SECOND", "INTERVAL DAY TO SECOND"), ("INT COMMENT 'a time'", "INT"),
+        ("map<string, array<int>>", "MAP<STRING, ARRAY<INT>>"),
+        ("STRUCT<time: INT, `int8` DATE>", "STRUCT<time: INT, `int8`: DATE>"),
+    ],
+)  # fmt: skip
+def test_schema_reads_the_types_of_spark(written: str, read: str) -> None:
+    """Names of columns and fields may be words of other types."""
+    assert Schema.parse(f"bit {written}, b INT NOT NULL").columns[0].type == read
+
+
 def test_schema_refuses_a_name_twice() -> None:
     """Spark compares names without case."""
     with pytest.raises(SchemaError, match="names price twice"):
