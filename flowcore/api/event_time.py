@@ -23,6 +23,7 @@ __all__ = [
     "build_event_time",
     "event_time_expression",
     "marker_condition",
+    "parse_row_time",
     "require_event_time",
     "watermark_expression",
 ]
@@ -31,6 +32,10 @@ _Type = exp.DataType.Type
 _TIMES = {_Type.BIGINT, _Type.TIMESTAMP, _Type.TIMESTAMPTZ, _Type.TIMESTAMPLTZ, _Type.UNKNOWN}
 _MILLISECONDS = {_Type.BIGINT, _Type.UNKNOWN}
 _CONDITIONS = {_Type.BOOLEAN, _Type.UNKNOWN}
+_NO_TIME = (
+    "neither BIGINT (milliseconds since 1970) nor TIMESTAMP, so no record would have a time; cast it, for "
+    "instance {}"
+)
 
 
 def event_time_expression(node: Read | WithEventTime) -> Expression | None:
@@ -59,6 +64,18 @@ def require_event_time(read: Read) -> None:
         PlanError: A column does not exist, or an expression is of the wrong type.
     """
     _require_types(read, {column.name: column.type for column in read.schema.columns})
+
+
+def parse_row_time(node: Operator, name: str, text: str, parameter: str = "timestamp") -> Expression:
+    """Parse an expression for the time of a bounded row: BIGINT milliseconds or TIMESTAMP.
+
+    Raises:
+        PlanError: A column does not exist, or the expression is of another type.
+    """
+    time = parse_row(node, name, text, where=f"{parameter}={text!r}")
+    problem = _NO_TIME.format("'cast(... as TIMESTAMP)'")
+    _require_type(name, node.types(), parameter, time, _TIMES, problem)
+    return time
 
 
 def build_event_time(
@@ -176,24 +193,23 @@ def _generator_expression(node: Read | WithEventTime, kind: type[Punctuated | Pe
 def _require_types(node: Read | WithEventTime, types: Mapping[str, str]) -> None:
     """Check the types of the expressions; a column without a known type may have any."""
     _require_type(
-        node, types, "event_time", event_time_expression(node), _TIMES,
-        "neither BIGINT (milliseconds since 1970) nor TIMESTAMP, so no record would have a time; cast "
-        "it, for instance event_time='cast(... as TIMESTAMP)'",
+        node.name, types, "event_time", event_time_expression(node), _TIMES,
+        _NO_TIME.format("event_time='cast(... as TIMESTAMP)'"),
     )  # fmt: skip
     _require_type(
-        node, types, "watermark", watermark_expression(node), _MILLISECONDS,
+        node.name, types, "watermark", watermark_expression(node), _MILLISECONDS,
         "not BIGINT (milliseconds since 1970), so it would not be a watermark; pass for instance "
         "periodic('unix_millis(at) - 4000')",
     )  # fmt: skip
     _require_type(
-        node, types, "watermark", marker_condition(node), _CONDITIONS,
+        node.name, types, "watermark", marker_condition(node), _CONDITIONS,
         "not a condition, so no record could be recognised as a marker; pass for instance "
         "punctuated(\"kind = 'end-of-hour'\")",
     )  # fmt: skip
 
 
 def _require_type(  # noqa: PLR0917 - the expression, then what is said of it
-    node: Operator,
+    name: str,
     types: Mapping[str, str],
     what: str,
     expression: Expression | None,
@@ -214,4 +230,4 @@ def _require_type(  # noqa: PLR0917 - the expression, then what is said of it
     except (SqlglotError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
         return
     if found and found.this not in allowed:
-        refuse(f"operator {node.name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")
+        refuse(f"operator {name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from flowcore.api.checks import refuse
+from flowcore.api.event_time import parse_row_time
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
-from flowcore.api.resolution import parse_row
 from flowcore.api.updating_rows import find_origin, find_replacing, replaces_by_key
 from flowcore.api.window_assigners import Length, lateness_ms
 from flowcore.api.window_checks import find_missing_watermarks
@@ -114,7 +114,7 @@ def parse_timestamps(
             "timestamps=('ordered_at', 'paid_at')"
         )
     mine, theirs = timestamps
-    return parse_row(left, name, mine), parse_row(right, name, theirs)
+    return parse_row_time(left, name, mine, "timestamps"), parse_row_time(right, name, theirs, "timestamps")
 
 
 def require_backward(name: str, direction: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.changelog import build_retracting_top_n
+from flowcore.api.event_time import parse_row_time
 from flowcore.api.functions import require_function
 from flowcore.api.graph import StreamCore
 from flowcore.api.operators import Deduplicate, EventTimeSort, Ranked, SideOutput
@@ -86,7 +87,7 @@ class KeyedStream(StreamCore):
             evictor=evictor, allowed_lateness_ms=lateness_ms(allowed_lateness), late=late,
             ttl_ms=checks.ttl_ms(name, ttl),
         )  # fmt: skip
-        row_time = None if timestamp is None else parse_row(self.operator, name, timestamp)
+        row_time = None if timestamp is None else parse_row_time(self.operator, name, timestamp)
         window_checks.require_windows(self.operator, name, config, row_time)
         gap = windows.gap if isinstance(windows, Session) and isinstance(windows.gap, str) else None
         computed = (
@@ -125,7 +126,7 @@ class KeyedStream(StreamCore):
         """
         name = name or self.graph.free_name("process")
         window_checks.require_keyed_process(function, name)
-        row_time = None if timestamp is None else parse_row(self.operator, name, timestamp)
+        row_time = None if timestamp is None else parse_row_time(self.operator, name, timestamp)
         window_checks.require_timestamp(self.operator, name, row_time, needed=False)
         types = Schema.parse(schema)
         outputs = side_outputs or {}
@@ -210,7 +211,7 @@ class KeyedStream(StreamCore):
         node, name = self.operator, name or self.graph.free_name("deduplicate")
         window_checks.require_first(node, name, keep)
         limit_ms = window_checks.deduplication_ms(name, within)
-        row_time = None if timestamp is None else parse_row(node, name, timestamp)
+        row_time = None if timestamp is None else parse_row_time(node, name, timestamp)
         window_checks.require_timestamp(node, name, row_time, needed=limit_ms is not None)
         fields = self._fields(name, attributes, key=node.key, by=resolve_key(node, name, by))
         time = window_checks.deduplication_time(node, name, limit_ms)
@@ -271,7 +272,7 @@ class KeyedStream(StreamCore):
                 bounded, or ``timestamp`` is missing or given in vain.
         """
         node, name = self.operator, name or self.graph.free_name("latest")
-        row_time = None if timestamp is None else parse_row(node, name, timestamp)
+        row_time = None if timestamp is None else parse_row_time(node, name, timestamp)
         window_checks.require_rankable(node, name)
         window_checks.require_order_in_time(node, name, row_time)
         fields = self._ranked_fields(name, by, ttl, flush, attributes)

@@ -237,7 +237,7 @@ MISTAKES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
         "'aggregate_1' cannot be compiled: ",
     ),
     "not-an-aggregate": (
-        lambda g: g.sales.aggregate(by="shop", n="round(price)"),
+        lambda g: g.sales.aggregate(by="shop", n="crc32(price)"),
         "'aggregate_1' cannot be compiled: .*price",
     ),
     "union-types": (
@@ -253,6 +253,10 @@ MISTAKES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
     "frame-columns": (
         lambda g: g.flow.read("made", from_frame(lambda spark: spark.range(5), "n BIGINT")),
         "source 'made' declares the column 'n', and its function returned id",
+    ),
+    "no-time": (
+        lambda g: g.sales.with_columns(at="price * 2").latest(by="shop", timestamp="at", name="newest"),
+        "operator 'newest': timestamp 'at' is DOUBLE: neither BIGINT",
     ),
 }
 

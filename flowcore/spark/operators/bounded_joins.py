@@ -83,7 +83,8 @@ def _prepare(node: StreamJoin, number: int, frame: DataFrame, time: Expression) 
     prefix = ("_l", "_r")[number]
     keys = [pair[number] for pair in node.on]
     parameter = f"timestamps={tuple(each.text for each in node.timestamps or ())!r}"
-    text = required_time(row_time(frame, time), node.name, keys, time, _NO_PARTNER, parameter)
+    time_ms = row_time(frame, time, node.name, "timestamps")
+    text = required_time(time_ms, node.name, keys, time, _NO_PARTNER, parameter)
     frame = frame.selectExpr("*", f"{text} AS {RECORD_TIMESTAMP}")
     names = {column.lower(): f"{prefix}{place}" for place, column in enumerate(node.inputs[number].columns)}
     texts = [f"{quote(column)} AS {names[column.lower()]}" for column in node.inputs[number].columns]

@@ -14,6 +14,7 @@ from flowcore.api.expressions import Expression
 from flowcore.api.operators import Deduplicate, KeyedProcess, Ranked, Window
 from flowcore.spark.frame.sql import literal, quote, struct, visible
 from flowcore.spark.operators.key_group_context import RECORD_TIMESTAMP
+from flowcore.spark.topics.event_times import milliseconds, require_time
 
 __all__ = [
     "LAST", "MAX_MS", "MIN_MS", "START", "add_timestamps", "in_windows", "is_sortable", "order_by_time",
@@ -31,7 +32,7 @@ def add_timestamps(node: Window | KeyedProcess | Deduplicate | Ranked, frame: Da
     """Add the column of the record timestamp; a row without a timestamp that needs one fails the stage."""
     time = "CAST(NULL AS BIGINT)"
     if node.timestamp is not None:
-        time = row_time(frame, node.timestamp)
+        time = row_time(frame, node.timestamp, node.name)
     consequence = _needs_time(node)
     if consequence is not None:
         text = "" if node.timestamp is None else node.timestamp.text
@@ -39,11 +40,14 @@ def add_timestamps(node: Window | KeyedProcess | Deduplicate | Ranked, frame: Da
     return frame.selectExpr("*", f"{time} AS {RECORD_TIMESTAMP}")
 
 
-def row_time(frame: DataFrame, time: Expression) -> str:
-    """SQL text of the milliseconds of a row's time."""
-    kind = frame.selectExpr(time.text).schema.fields[0].dataType.typeName()
-    whole = kind in ("long", "integer", "short", "byte")
-    return f"CAST({time.text} AS BIGINT)" if whole else f"unix_millis(CAST({time.text} AS TIMESTAMP))"
+def row_time(frame: DataFrame, time: Expression, name: str, parameter: str = "timestamp") -> str:
+    """SQL text of the milliseconds of a row's time.
+
+    Raises:
+        PlanError: The time is neither BIGINT nor TIMESTAMP.
+    """
+    require_time(frame, time.text, name, time.text, parameter)
+    return milliseconds(frame, time.text)
 
 
 def required_time(  # noqa: PLR0917 - the time, then the words of the error

@@ -23,7 +23,9 @@ def add_timestamp(rows: DataFrame, time: str) -> DataFrame:
     return rows.selectExpr("*", f"{milliseconds(rows, time)} AS {TIMESTAMP_MS}")
 
 
-def require_time(rows: DataFrame, time: str, operator: str, shown: str) -> None:
+def require_time(
+    rows: DataFrame, time: str, operator: str, shown: str, parameter: str = "event_time"
+) -> None:
     """Check the type of an expression whose type was not known before.
 
     Raises:
@@ -32,7 +34,7 @@ def require_time(rows: DataFrame, time: str, operator: str, shown: str) -> None:
     kind = _type(rows, time)
     if kind not in ("bigint", "timestamp"):
         msg = (
-            f"operator {operator!r}: event_time {shown!r} is {kind.upper()}: neither BIGINT (milliseconds "
+            f"operator {operator!r}: {parameter} {shown!r} is {kind.upper()}: neither BIGINT (milliseconds "
             "since 1970) nor TIMESTAMP, so no record would have a time; cast it, for instance "
             "'cast(... as TIMESTAMP)'"
         )

@@ -76,6 +76,11 @@ def test_times_of_a_bounded_join_are_two(times: Any) -> None:
         _declare("join_asof", *_tables(Flow("f")), timestamps=times)
 
 
+def test_times_of_a_bounded_join_are_times() -> None:
+    with pytest.raises(PlanError, match=r"'paid': timestamps 'cast.*' is STRING: neither BIGINT"):
+        _declare("join_asof", *_tables(Flow("f")), timestamps=("ordered_at", "cast(paid_at as string)"))
+
+
 @pytest.mark.parametrize("times", [("paid_at", "paid_at"), ("ordered_at", "ordered_at")], ids=repr)
 def test_each_time_is_of_its_own_side(times: Any) -> None:
     with pytest.raises(PlanError, match="'paid'"):

@@ -41,6 +41,7 @@ def fired_again(flow: Flow) -> Stream:
         (lambda f: bids(f).latest(by="id", ttl=timedelta(0)), "ttl="),
         (lambda f: old(f).latest(by="id"), "in no order.*pass timestamp="),
         (lambda f: old(f).latest(by="id", timestamp="at", ttl=timedelta(1)), "ttl= over the bounded"),
+        (lambda f: old(f).latest(by="id", timestamp="cast(at as DOUBLE)"), "is DOUBLE: neither BIGINT"),
         (lambda f: bids(f).aggregate(by="id", n="count(*)").latest(by="id"), "replace earlier.*rank the"),
         (
             lambda f: fired_again(f).latest(by="window_end"),
