@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,7 +23,15 @@ from sqlglot.tokenizer_core import TokenType
 
 from flowcore.errors import PlanError
 
-__all__ = ["IDEMPOTENT", "Expression", "find_not_idempotent", "find_types", "is_aggregate", "resolve"]
+__all__ = [
+    "IDEMPOTENT",
+    "Expression",
+    "find_loose_columns",
+    "find_not_idempotent",
+    "find_types",
+    "is_aggregate",
+    "resolve",
+]
 
 _VALUES = (exp.Condition, exp.Alias, exp.Aliases, exp.Star, exp.Interval,
            exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # fmt: skip
@@ -303,6 +311,26 @@ def _find_type(text: str, known: Mapping[str, str]) -> str | None:
             return str(tree.to.sql("spark"))
         case _:
             return _COLLECTIONS.get(type(tree))
+
+
+def find_loose_columns(text: str) -> tuple[str, ...]:
+    """The columns that an aggregate expression reads outside of aggregate calls, which may be a user's own.
+
+    >>> find_loose_columns("max(price) + count(*) filter (where hot) + tax")
+    ('tax',)
+    """
+    columns = sqlglot.parse_one(text, dialect="spark").find_all(exp.Column)
+    return tuple(each.parts[0].name for each in columns if not any(map(_gathers, _around(each))))
+
+
+def _around(node: exp.Expr) -> Iterator[exp.Expr]:
+    while (parent := node.parent) is not None:
+        yield parent
+        node = parent
+
+
+def _gathers(node: exp.Expr) -> bool:
+    return isinstance(node, (exp.Filter, exp.WithinGroup, exp.Anonymous)) or is_aggregate(node)
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from flowcore.api.checks import refuse, require_distinct
 from flowcore.api.connectors import KafkaTopic, Source
-from flowcore.api.expressions import Expression, find_types, resolve
+from flowcore.api.expressions import Expression, find_loose_columns, find_types, resolve
 from flowcore.api.operators import Operator, PythonTransform, Read
 from flowcore.api.schema import Schema
 
@@ -95,11 +95,18 @@ def parse_aggregates(
     for column, text in aggregates.items():
         expression = Expression.parse(text, name)
         resolve(expression.columns, node.columns, name, f"{text!r}")
-        loose = [read for read in expression.columns if read.lower() not in grouped]
-        if expression.star or (loose and "(" not in expression.text):
+        loose = [] if expression.star else find_loose_columns(expression.text)
+        loose = [read for read in loose if read.lower() not in grouped]
+        if expression.star or (loose and not expression.aggregates):
             refuse(
                 f"operator {name!r}: {column}={text!r} is not an aggregate: a group has many rows and needs "
                 f"one value; write for instance {column}='max({text})'"
+            )
+        if loose:
+            refuse(
+                f"operator {name!r}: {column}={text!r} reads {loose[0]!r} outside of an aggregate, and it is "
+                "not in by=: a group has many values of it and needs one; write for instance "
+                f"'max({loose[0]})' in its place, or add it to by="
             )
         pairs.append((column, expression))
     return tuple(pairs)

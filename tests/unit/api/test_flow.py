@@ -147,6 +147,14 @@ MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
         lambda g: g.sales.aggregate(by="shop", p="price"),
         r"'aggregate_1': p='price' is not an aggregate.*max\(price\)",
     ),
+    "aggregate-of-one-row": (
+        lambda g: g.bids.aggregate(by="shop", p="round(price)"),
+        r"'aggregate_1': p='round\(price\)' is not an aggregate.*max\(round\(price\)\)",
+    ),
+    "aggregate-and-a-row": (
+        lambda g: g.sales.aggregate(by="shop", p="max(price) + price"),
+        r"'aggregate_1': p='max\(price\) \+ price' reads 'price' outside of an aggregate.*'max\(price\)'",
+    ),
     "aggregate-nothing": (lambda g: g.sales.aggregate(), "'aggregate_1' groups and computes nothing"),
     "aggregate-star": (lambda g: g.sales.aggregate(by="shop", n="*"), "'aggregate_1'.*not an aggregate"),
     "where-star": (lambda g: g.bids.where("*"), r"'where_1': '\*' stands for all columns"),
@@ -263,7 +271,7 @@ MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
         "sink 'shops_out' writes to the folder 'o', and so does 'sales_out': .* rows of one would be lost",
     ),
     "sink-folder-nested": (
-        lambda g: [g.sales.write("one", Parquet("o/1")), g.sales.write("all", Csv("o"))],
+        lambda g: [g.sales.write("one", Parquet("o/1")), g.sales.write("all", Json("o"))],
         "sink 'all' writes to the folder 'o', and 'o/1' is that of 'one'",
     ),
     "sink-loop": (
@@ -357,6 +365,21 @@ def test_flow_refuses(case: str) -> None:
 
     assert re.search(message, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max(price) + length(shop)", "count(*) filter (where price > 1)", "first(price) ignore nulls",
+        "percentile_cont(0.5) within group (order by price)", "my_total(price) / 2", "bool_and(price > 1)",
+        "transform(collect_list(price), v -> v + 1)", "coalesce(sum(price), 0)", "max(price) as p", "uuid()",
+        "max(struct(price, tags)).price", "any(price > 1)",
+    ],
+)  # fmt: skip
+def test_aggregates_may_be_expressions_over_aggregates(text: str) -> None:
+    """They may read columns of ``by``, and call aggregates that the user registers."""
+    ((column, _),) = GivenStreams().sales.aggregate(by="SHOP", p=text).operator.aggregates
+    assert column == "p"
 
 
 def test_flow_has_the_attributes_of_python_objects() -> None:
