@@ -155,6 +155,7 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         else:
             connector_checks.require_no_key(name, key)
             sink = _with_folders(sink, node.columns, name)
+            type_checks.require_file_types(node, name, sink)
         fields = self._fields(name, attributes, key=keys)
         written = Write(**fields, sink=sink, deleted=deleted, is_cut=is_cut)
         self.graph.register(written)

@@ -232,18 +232,30 @@ def _require_row_wise(
             "use .aggregate(by=..., name='...')"
         )
     exploded = expression.exploded if expression.generates else None
-    array = None if exploded is None else exploded[0]
-    if array is not None and find_types([("", array)], node.types()).get("", "").startswith("MAP"):
-        refuse(
-            f"operator {name!r}: {text!r} explodes a map, which has two columns for each entry, and here is "
-            f"one; write 'explode(map_entries({array.text})) as entry' and read entry.key and entry.value, "
-            "or use .flat_map(...)"
-        )
+    if exploded is not None:
+        _require_array(node, name, text, exploded[0])
     if expression.generates and not node.bounded and not (explodes and expression.exploded):
         refuse(
             f"operator {name!r}: {text!r} turns one record of an unbounded input into several, which would "
             "then share one flowcore-id; select a call of explode(array) or explode_outer(array) and "
             "nothing else, such as 'explode(tags) as tag', or use .flat_map(...)"
+        )
+
+
+def _require_array(node: Operator, name: str, text: str, array: Expression) -> None:
+    """Check that what is exploded is an array, as far as its type is known."""
+    kind = find_types([("", array)], node.types()).get("", "ARRAY")
+    if kind.startswith("MAP"):
+        refuse(
+            f"operator {name!r}: {text!r} explodes a map, which has two columns for each entry, and here is "
+            f"one; write 'explode(map_entries({array.text})) as entry' and read entry.key and entry.value, "
+            "or use .flat_map(...)"
+        )
+    if not kind.startswith("ARRAY"):
+        refuse(
+            f"operator {name!r}: {text!r} explodes a {kind}, and only an array has elements: Spark would "
+            f"refuse it when it has started; make an array of it, for instance of text "
+            f"'explode(split({array.text}, ','))'"
         )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from flowcore.api.checks import refuse
-from flowcore.api.connectors import KafkaTopic
+from flowcore.api.connectors import Csv, Files, KafkaTopic
 from flowcore.api.operators import Operator, StatefulOperator
 from flowcore.api.schema import Schema, fits
 from flowcore.api.value_formats import value_schema
@@ -15,6 +15,7 @@ from flowcore.api.value_formats import value_schema
 __all__ = [
     "require_comparable",
     "require_crossing",
+    "require_file_types",
     "require_keys",
     "require_same_types",
     "require_united",
@@ -30,7 +31,7 @@ _PLAIN = {
 _NESTED = {"ARRAY", "MAP", "STRUCT"}
 _FAMILIES = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"), "number"),
-    **dict.fromkeys(("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"), "time"),
+    **dict.fromkeys(("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"), "time"),
     **dict.fromkeys(("STRING", "VARCHAR", "CHAR"), "text"),
     **{kind: kind for kind in ("BOOLEAN", "BINARY", *_NESTED)},
 }
@@ -60,18 +61,21 @@ def require_comparable(left: Operator, right: Operator, name: str, pairs: Sequen
     """Check that values of columns joined on can be equal, as far as their types are known.
 
     Raises:
-        PlanError: One column is a list, a map or a struct, and its partner is not.
+        PlanError: Spark compares no values of the two types, for instance of a number and a date, or a list
+            and a text; or of none with one of its own type, as for maps.
     """
     mine, theirs = left.types(), right.types()
     for one, other in pairs:
         types = mine.get(one.lower(), ""), theirs.get(other.lower(), "")
-        families = _family(types[0]), _family(types[1])
-        if "" in families or families[0] == families[1] or _NESTED.isdisjoint(families):
-            continue  # Spark casts a single value to the type of another
+        families = {_family(types[0]), _family(types[1])}
+        if "" in families or (len(families) == 1 and "MAP" not in families):
+            continue
+        if _NESTED.isdisjoint(families) and ("text" in families or families == {"BOOLEAN", "number"}):
+            continue  # Spark casts one to the type of the other
         refuse(
             f"operator {name!r}: {one!r} of {left.name!r} is {types[0]} and {other!r} of {right.name!r} is "
-            f"{types[1]}: no value of one equals one of the other; join on columns of one type, for "
-            "instance an item of the array or to_json(...) of it"
+            f"{types[1]}: no value of one equals one of the other; join on columns of one type that is no "
+            "map: cast one, or take an item of an array or to_json(...) of it"
         )
 
 
@@ -136,17 +140,50 @@ def require_same_types(left: Operator, right: Operator, name: str, pairs: Sequen
     """Check that columns joined on by key group have one type, as far as their types are known.
 
     Raises:
-        PlanError: Two columns have different types of single values.
+        PlanError: Two columns have different types of single values, or decimals of different digits.
     """
     mine, theirs = left.types(), right.types()
     for one, other in pairs:
         types = mine.get(one.lower(), ""), theirs.get(other.lower(), "")
-        if types[0] != types[1] and _PLAIN.issuperset(types):
+        single = all(_family(kind) not in {"", "text", *_NESTED} or kind == "STRING" for kind in types)
+        if single and _spell(types[0]) != _spell(types[1]):
             refuse(
                 f"operator {name!r}: {one!r} of {left.name!r} is {types[0]}, and {other!r} of {right.name!r} "
                 f"is {types[1]}: equal values would be in different key groups; cast one of them, for "
                 f"instance with_columns({other}='CAST({other} AS {types[0]})')"
             )
+
+
+def require_file_types(node: Operator, name: str, sink: Files) -> None:
+    """Check that files and their folders can hold the values of a stream, as far as its types are known.
+
+    Raises:
+        PlanError: A list, a map or a struct is a column of CSV, or names folders.
+    """
+    known = node.types()
+    for column in node.columns:
+        kind = known.get(column.lower(), "")
+        what = "Spark names no folders by such values" if column in sink.partition_by else ""
+        if isinstance(sink, Csv):
+            what = "a CSV file has single values only"
+        if what and _family(kind) in _NESTED:
+            refuse(
+                f"sink {name!r}: {column!r} of {node.name!r} is {kind}, and {what}: Spark would refuse it "
+                f"when it has started; write for instance with_columns({column}='to_json({column})'), or "
+                "write Parquet or Json"
+            )
+
+
+def _spell(kind: str) -> str:
+    """A type of single values as Spark spells it.
+
+    >>> _spell("DECIMAL"), _spell("DECIMAL(10, 2)"), _spell("TIMESTAMP_LTZ")
+    ('DECIMAL(10,0)', 'DECIMAL(10,2)', 'TIMESTAMP')
+    """
+    text = kind.upper().replace(" ", "").replace("TIMESTAMP_LTZ", "TIMESTAMP")
+    if text == "DECIMAL":
+        return "DECIMAL(10,0)"
+    return re.sub(r"^DECIMAL\((\d+)\)$", r"DECIMAL(\1,0)", text)
 
 
 def _misfits(kind: str, wanted: str) -> bool:
