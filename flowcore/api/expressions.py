@@ -125,8 +125,7 @@ class Expression:
             aggregate=is_aggregate(body) or isinstance(body, exp.WithinGroup),
             windowed=_contains(body, exp.Window),
             distinct=_contains(body, exp.Distinct),
-            generates=_contains(body, *_GENERATORS)
-            or any(_MORE_GENERATORS.fullmatch(_name(call)) for call in body.find_all(exp.Anonymous)),
+            generates=_contains(body, *_GENERATORS) or any(map(_makes_several, body.find_all(exp.Anonymous))),
         )
 
     @property
@@ -256,6 +255,11 @@ def _without_alias(text: str, tree: exp.Expr) -> str:
 
 def _name(function: exp.Anonymous) -> str:
     return str(function.name).lower()
+
+
+def _makes_several(call: exp.Anonymous) -> bool:
+    slides = _name(call) == "window" and len(call.expressions) > 2  # noqa: PLR2004 - time, length, slide
+    return slides or _MORE_GENERATORS.fullmatch(_name(call)) is not None
 
 
 def _contains(tree: exp.Expr, *kinds: type[exp.Expr]) -> bool:

@@ -141,6 +141,10 @@ MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
         lambda g: g.sales.select("max(price) as m"),
         r"'select_1': 'max\(price\) as m' aggregates",
     ),
+    "select-windows": (
+        lambda g: g.bids.select("window(to_timestamp(shop), '2 minutes', '1 minute') as w"),
+        r"'select_1': .window\(.*turns one record of an unbounded input into several",
+    ),
     "select-mean": (lambda g: g.sales.select("mean(price) as m"), r"'select_1'.*aggregates"),
     "where-aggregate": (lambda g: g.bids.where("count(*) > 1"), "'where_1'.*aggregates"),
     "aggregate-plain": (
