@@ -19,7 +19,7 @@ def parse_duration(text: str | float | timedelta) -> timedelta:
     """Read ``"500 ms"``, ``"10s"``, ``"5 min"``, ``"1h"``, ``"2d"``; a bare ``0`` is zero.
 
     Raises:
-        ValueError: The text is not a number with a unit, or is negative.
+        ValueError: The text is not a number with a unit, is negative, or too long.
     """
     if text < timedelta(0) if isinstance(text, timedelta) else str(text).lstrip().startswith("-"):
         msg = "a duration cannot be negative"
@@ -32,7 +32,11 @@ def parse_duration(text: str | float | timedelta) -> timedelta:
     if not match or match[2] not in _UNITS_MS:
         msg = f"a duration is a number with one of the units {', '.join(_UNITS_MS)}, for instance '10 s'"
         raise ValueError(msg)
-    return timedelta(milliseconds=float(match[1]) * _UNITS_MS[match[2]])
+    try:
+        return timedelta(milliseconds=float(match[1]) * _UNITS_MS[match[2]])
+    except OverflowError as error:
+        msg = f"a duration is at most {timedelta.max.days} d"
+        raise ValueError(msg) from error
 
 
 def show_duration(length: timedelta) -> str:

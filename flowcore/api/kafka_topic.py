@@ -213,6 +213,12 @@ def _creation_problems(of_topic: str, topic: KafkaTopic) -> Iterator[str]:
             f"KafkaTopic name={name!r} cannot name a topic: Kafka has letters, digits, '.', '_' and '-' in "
             "names, and at most 249 of them; pass the topic's name"
         )
+    servers: object = topic.servers
+    if servers is not None and not (isinstance(servers, str) and servers):
+        yield (
+            f"servers={servers!r} {of_topic} is not the text of an address: no broker would be found; pass "
+            "'host:port', or 'host:port,host:port' for several"
+        )
     partitions: object = topic.partitions
     if partitions is not None and not (_is_count(partitions) and partitions):
         yield (

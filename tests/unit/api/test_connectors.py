@@ -78,6 +78,7 @@ def test_flow_source_is_bounded(source: Parquet) -> None:
         ({"name": "my topic!"}, "name='my topic!' cannot name a topic"),
         ({"name": ".."}, "cannot name a topic"),
         ({"name": "a" * 250}, "at most 249"),
+        ({"servers": ["a:1", "b:2"]}, r"servers=\['a:1', 'b:2'\] of topic 'bids' is not the text of"),
         ({"partitions": 0}, "partitions=0 of topic 'bids' is not a number of partitions"),
         ({"partitions": "4"}, "partitions='4' of topic 'bids' is not"),
         ({"start": {0: -5}}, "start={0: -5} of topic 'bids': 0: -5 is not a partition and its offset"),

@@ -160,6 +160,12 @@ def test_duration_shown_is_read_again(number: int) -> None:
     assert parse_duration(show_duration(length)) == length
 
 
+def test_duration_that_is_too_long_is_an_error_of_its_value() -> None:
+    """Commands and settings say so in one line."""
+    with pytest.raises(ValueError, match="a duration is at most 999999999 d"):
+        parse_duration("9999999999 d")
+
+
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [(0, "0"), (200, "200 ms"), (1000, "1 s"), (90_000, "90 s"), (86_400_000, "1 d"), (0.5, "0.5 ms")],
