@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowcore.channels import find_ignored, partition_of
+from flowcore.durations import show_ms
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 
@@ -221,9 +222,10 @@ class CheckpointInterval:
         backlog_ms = self.backlog_interval_ms
         if backlog_ms is not None and backlog_ms != 0 and backlog_ms < self.interval_ms:
             msg = (
-                f"backlog_interval_ms={backlog_ms} is shorter than interval_ms={self.interval_ms}: the "
-                f"backlog would cost more checkpoints than live records; pass backlog_interval_ms >= "
-                f"{self.interval_ms}, or 0 for no checkpoints in backlog"
+                f"setting execution.checkpointing.interval-during-backlog='{show_ms(backlog_ms)}' is shorter "
+                f"than execution.realtime.batch-duration='{show_ms(self.interval_ms)}': the backlog would "
+                f"cost more checkpoints than live records; set it to '{show_ms(self.interval_ms)}' or more, "
+                "or to 0 for no checkpoints in backlog"
             )
             raise ConfigurationError(msg)
 

@@ -181,7 +181,12 @@ def resolve_passes(
 ) -> tuple[str, ...]:
     """The columns that a function passes on unchanged: they are in its input and in its output."""
     passes = (passes,) if isinstance(passes, str) else tuple(passes)
-    resolve(passes, node.columns if uses is None else uses, name, f"passes={passes!r}")
+    for column in resolve(passes, node.columns, name, f"passes={passes!r}"):
+        if uses is not None and column not in uses:
+            refuse(
+                f"operator {name!r}: passes={passes!r} names {column!r}, and uses={tuple(uses)!r} does not: "
+                "the function would not get it; add it to uses"
+            )
     passed = resolve(passes, schema.names, name, f"passes={passes!r} (of its schema)")
     types = {column.name.lower(): column.type for column in schema.columns if column.name in passed}
     for column in node.schema.columns if isinstance(node, Read | PythonTransform) else ():

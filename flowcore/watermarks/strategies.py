@@ -48,8 +48,8 @@ class BoundedOutOfOrderness:
     def __post_init__(self) -> None:
         if self.delay_ms < 0:
             msg = (
-                f"delay_ms={self.delay_ms} is negative: the watermark would be ahead of all records, which "
-                "would be late; pass a delay of zero or more"
+                f"a delay of {show_ms(self.delay_ms)} is negative: the watermark would be ahead of all "
+                "records, which would be late; pass a delay of zero or more"
             )
             raise ConfigurationError(msg)
 
@@ -156,26 +156,26 @@ class WatermarkStrategy:
         known = self.all_idle == "hold" or (self.all_idle == "advance" and self.idle_after_ms is not None)
         if not known:
             msg = (
-                f"all_idle={self.all_idle!r} with idle_after_ms={self.idle_after_ms}: it would have no "
-                "effect; pass 'hold', or 'advance' with idle_after_ms"
+                f"all_idle={self.all_idle!r} without idle_after, or another word, would have no effect; "
+                "pass 'hold', or 'advance' with idle_after"
             )
             raise ConfigurationError(msg)
         if self.max_drift_ms is not None and (self.max_drift_ms <= 0 or not self.generates):
             msg = (
-                f"max_drift_ms={self.max_drift_ms} of {self}: no partition could ever be ahead by that; pass "
-                "more than zero, to a strategy with watermarks"
+                f"max_drift={show_ms(self.max_drift_ms)} of {self}: no partition could ever be ahead by "
+                "that; pass more than zero, to a strategy with watermarks"
             )
             raise ConfigurationError(msg)
         if self.idle_after_ms is not None and self.idle_after_ms <= 0:
             msg = (
-                f"idle_after_ms={self.idle_after_ms} is not positive: every partition would be idle between "
-                "two records; pass more than the longest pause of an active partition"
+                f"idle_after={show_ms(self.idle_after_ms)} is not positive: every partition would be idle "
+                "between two records; pass more than the longest pause of an active partition"
             )
             raise ConfigurationError(msg)
         if self.idle_after_ms is not None and not self.generates:
             msg = (
-                f"no_watermarks() with idle_after_ms={self.idle_after_ms}: it would have no effect, since "
-                "there are no watermarks that idle partitions could hold; remove one of them"
+                f"no_watermarks() with idle_after={show_ms(self.idle_after_ms)}: it would have no effect, "
+                "since there are no watermarks that idle partitions could hold; remove one of them"
             )
             raise ConfigurationError(msg)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from flowcore.durations import show_ms
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
 from flowcore.windows import triggers
@@ -61,18 +62,18 @@ class WindowConfig:
             raise InvalidWindowError(msg)
         if self.allowed_lateness_ms < 0:
             msg = (
-                f"allowed_lateness_ms={self.allowed_lateness_ms} is negative: windows would be deleted "
+                f"allowed_lateness={show_ms(self.allowed_lateness_ms)} is negative: windows would be deleted "
                 "before they are complete; pass zero or more"
             )
             raise InvalidWindowError(msg)
         if self.ttl_ms is not None and type(self.assigner) is not GlobalWindows:
             msg = (
-                f"ttl_ms={self.ttl_ms} with {self.assigner!r}: these windows are removed at their end, and "
-                "records would be lost before it; leave ttl out, or use global windows"
+                f"ttl={show_ms(self.ttl_ms)} with {self.assigner!r}: these windows are removed at their end, "
+                "and records would be lost before it; leave ttl out, or use global windows"
             )
             raise InvalidWindowError(msg)
         if self.ttl_ms is not None and self.ttl_ms < 1:
-            msg = f"ttl_ms={self.ttl_ms} is not positive: no record would be kept; pass one or more"
+            msg = f"ttl={show_ms(self.ttl_ms)} is not positive: no record would be kept; pass one or more"
             raise InvalidWindowError(msg)
         if self.trigger is not None:
             triggers.require_trigger("trigger", self.trigger)

@@ -159,8 +159,8 @@ def test_backlog_progress_survives_restarts(reports: list[tuple[str, str, bool |
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: CheckpointInterval(10_000, 9_999), "backlog_interval_ms=9999 is shorter .*=10000"),
-        (lambda: CheckpointInterval(10_000, -1), "backlog_interval_ms=-1 is shorter"),
+        (lambda: CheckpointInterval(10_000, 9_999), "backlog='9999 ms' is shorter .*duration='10 s'"),
+        (lambda: CheckpointInterval(10_000, -1), "interval-during-backlog='-1 ms' is shorter"),
         (lambda: CheckpointInterval(0), "interval_ms=0 is not positive"),
         (lambda: CheckpointInterval(-1), "interval_ms=-1 is not positive"),
     ],

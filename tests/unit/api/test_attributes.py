@@ -264,7 +264,7 @@ MISTAKES: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "passes-not-used": (
         lambda bids: bids.map_batches(_same, schema=ROW, uses=["a"], passes=["b"]),
-        "operator 'map_batches_1'.*'b'",
+        r"operator 'map_batches_1': .* names 'b', and uses=\('a',\) does not",
     ),
     "passes-as-another-type": (
         lambda bids: bids.map(_same, schema="a STRING", passes=["a"]),

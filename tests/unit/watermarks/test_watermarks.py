@@ -63,14 +63,14 @@ def test_strategy_has_a_description(strategy: WatermarkStrategy, text: str) -> N
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: bounded_out_of_orderness(timedelta(milliseconds=-1)), "delay_ms=-1 is negative"),
+        (lambda: bounded_out_of_orderness(timedelta(milliseconds=-1)), "a delay of -1 ms is negative"),
         (
             lambda: bounded_out_of_orderness(5),  # type: ignore[arg-type]
             r"delay=5 \(a number: pass timedelta\(seconds=5\)\) is not a time in whole milliseconds",
         ),
         (lambda: bounded_out_of_orderness(timedelta(microseconds=1)), "delay=.* whole milliseconds"),
-        (lambda: monotonous().with_idleness(timedelta(0)), "idle_after_ms=0 is not positive"),
-        (lambda: monotonous().with_idleness(timedelta(milliseconds=-1)), "idle_after_ms=-1 is not positive"),
+        (lambda: monotonous().with_idleness(timedelta(0)), "idle_after=0 is not positive"),
+        (lambda: monotonous().with_idleness(timedelta(milliseconds=-1)), "idle_after=-1 ms is not positive"),
         (lambda: monotonous().with_idleness(timedelta(microseconds=999)), "idle_after=.*whole milliseconds"),
         (lambda: no_watermarks().with_idleness(timedelta(1)), "it would have no effect"),
         (lambda: punctuated(" "), "has no expression: no record would be a marker"),

@@ -35,7 +35,7 @@ from tests.unit.windows.harnesses import LISTS
     [
         ({"time": "wall"}, "time='wall'"),
         ({"late": "keep"}, "late='keep'"),
-        ({"allowed_lateness_ms": -1}, "allowed_lateness_ms=-1 is negative"),
+        ({"allowed_lateness_ms": -1}, "allowed_lateness=-1 ms is negative"),
         ({"assigner": SessionWindows(5), "trigger": Delta(1, max)}, "cannot continue when windows merge"),
         ({"assigner": SessionWindows(5), "trigger": Purging(Delta(1, max))}, "when windows merge"),
     ],

@@ -164,7 +164,7 @@ def test_windows_that_end_have_no_time_to_live(assigner: Any) -> None:
     """They would lose records before their end."""
     with pytest.raises(InvalidWindowError, match="removed at their end"):
         WindowConfig(assigner=assigner, function=WindowAggregate(Sum()), ttl_ms=5)
-    with pytest.raises(InvalidWindowError, match="ttl_ms=0 is not positive"):
+    with pytest.raises(InvalidWindowError, match="ttl=0 is not positive"):
         WindowConfig(assigner=GlobalWindows(), function=WindowAggregate(Sum()), ttl_ms=0)
 
 
