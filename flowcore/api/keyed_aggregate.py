@@ -38,7 +38,7 @@ class KeyedAggregate(Window):
     has_newest_timestamp: ClassVar[bool] = True
 
     def describe(self) -> str:
-        text = f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, out at each change"
+        text = f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, emitted at each change"
         if self.config.ttl_ms is None:
             return text
         return f"{text}, kept {show_ms(self.config.ttl_ms)} after the last record"

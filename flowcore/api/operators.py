@@ -200,7 +200,7 @@ class Aggregate(Operator):
     def describe(self) -> str:
         values = ", ".join(f"{e.text} as {name}" for name, e in self.aggregates)
         when = "at the end of input" if self.bounded else "at each change"
-        return f"aggregate {values} by {', '.join(self.by) or 'nothing'}, out {when}"
+        return f"aggregate {values} by {', '.join(self.by) or 'nothing'}, emitted {when}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - all is computed
         return {*self.by, *(column for _, expression in self.aggregates for column in expression.columns)}
@@ -282,7 +282,7 @@ class CoGroup(Operator):
 
     def describe(self) -> str:
         values = ", ".join(f"{e.expression.text} as {name}" for name, e in self.aggregates)
-        return f"co-group on {_pairs(self.on)}, {values}, out at the end of input"
+        return f"co-group on {_pairs(self.on)}, {values}, emitted at the end of input"
 
     def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - all is computed
         read = (column for _, aggregate in self.aggregates for column in aggregate.columns)

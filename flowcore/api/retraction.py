@@ -126,7 +126,7 @@ class RetractingAggregate(_Retraction):
         return {**Operator.own_attributes(self), "output_idempotent": True}
 
     def describe(self) -> str:
-        return f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, out at each change"
+        return f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, emitted at each change"
 
     def types(self) -> Mapping[str, str]:
         return {**({IS_DELETED: "BOOLEAN"} if self.by else {}), **self.passed_types(self.by)}

@@ -156,8 +156,8 @@ class WatermarkStrategy:
         known = self.all_idle == "hold" or (self.all_idle == "advance" and self.idle_after_ms is not None)
         if not known:
             msg = (
-                f"all_idle={self.all_idle!r} without idle_after, or another word, would have no effect; "
-                "pass 'hold', or 'advance' with idle_after"
+                f"all_idle={self.all_idle!r} without idle_after, or of another name: it would have no "
+                "effect; pass 'hold', or 'advance' with idle_after"
             )
             raise ConfigurationError(msg)
         if self.max_drift_ms is not None and (self.max_drift_ms <= 0 or not self.generates):

@@ -79,7 +79,7 @@ def _node(detail: OperatorDetail) -> str:
     node = detail.node
     outcomes = [detail.outcomes["compiled"].value]
     if not isinstance(node, Write):
-        outcomes += [f"out {detail.outcomes['output'].value}", f"flush {detail.flush.decision.value}"]
+        outcomes += [f"emitted {detail.outcomes['output'].value}", f"flush {detail.flush.decision.value}"]
     name = mermaid_text(f"{node.name}: {node.describe()}")
     text = f'"{name}<br>{mermaid_text("; ".join(outcomes))}"'
     if isinstance(node, Read | Write):

@@ -80,7 +80,8 @@ def require_topics_fit(plan: Plan, settings: Settings) -> None:
         msg = (
             f"flow {plan.flow!r} cannot continue: records are gone, {', '.join(map(str, lost))}: those that "
             "it has not read would be missing in its results, and new ones under the offsets of those that "
-            "it has read be skipped; bring them back, or continue without them: flowcore run FLOW --skip-lost"
+            "it has read be skipped; bring them back, or continue without them: flowcore run "
+            "MODULE:FLOW --skip-lost"
         )
         raise LostRecordsError(msg)
 

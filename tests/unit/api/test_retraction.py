@@ -349,7 +349,7 @@ def test_an_aggregate_upstream_runs_by_key_group_for_all_its_readers() -> None:
         "first is key-group in 16 key groups because Spark's own aggregate shares no"
         in plan_flow(flow).explain()
     )
-    assert "out at each change\n" in plan_flow(flow).explain()
+    assert "emitted at each change\n" in plan_flow(flow).explain()
 
 
 def test_ranks_that_are_forgotten_without_output_are_refused_unless_their_rows_expire() -> None:

@@ -61,7 +61,7 @@ def test_plan_says_what_is_kept_and_where() -> None:
     totals(bids_of(flow), name="spent").write("totals", KafkaTopic("totals"))
     text = plan_flow(flow).explain()
 
-    assert "aggregate sum(price * 2) as total, count(*) as n by category, out at each change" in text
+    assert "aggregate sum(price * 2) as total, count(*) as n by category, emitted at each change" in text
     assert "kept 1 h after the last record" in text
     assert "spent is key-group in 16 key groups because Spark's own aggregate has no time to live" in text
 
