@@ -181,10 +181,10 @@ def resolve_passes(
 ) -> tuple[str, ...]:
     """The columns that a function passes on unchanged: they are in its input and in its output."""
     passes = (passes,) if isinstance(passes, str) else tuple(passes)
-    for column in resolve(passes, node.columns, name, f"passes={passes!r}"):
-        if uses is not None and column not in uses:
+    for each in resolve(passes, node.columns, name, f"passes={passes!r}"):
+        if uses is not None and each not in uses:
             refuse(
-                f"operator {name!r}: passes={passes!r} names {column!r}, and uses={tuple(uses)!r} does not: "
+                f"operator {name!r}: passes={passes!r} names {each!r}, and uses={tuple(uses)!r} does not: "
                 "the function would not get it; add it to uses"
             )
     passed = resolve(passes, schema.names, name, f"passes={passes!r} (of its schema)")

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.flow import Flow
+from flowcore.cli.console import make_console
 from flowcore.cli.flow_argument import flow_or_name_and_settings
 from flowcore.cli.top import load_progress
 from flowcore.errors import PlanError, RunError
@@ -136,7 +137,7 @@ class _View:
             pass
 
     def show(self, seconds: float | None) -> None:
-        console = Console()
+        console = make_console()
         end_s = None if seconds is None else self._began_s + seconds
         try:
             if console.is_terminal:

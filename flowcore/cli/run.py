@@ -13,6 +13,7 @@ from rich.text import Text
 
 from flowcore.api.flow import Flow
 from flowcore.api.operators import EventTimeSort, KeyedProcess, StreamJoin, Window
+from flowcore.cli.console import make_console
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.cli.signals import stopped_by_signals
 from flowcore.escaping import printable
@@ -76,7 +77,7 @@ def run(
     if slice_ and mode not in ("auto", "slice"):
         msg = f"--slice and --mode {mode} exclude each other"
         raise click.UsageError(msg)
-    with stopped_by_signals(), closing(Terminal(Console(stderr=True))) as terminal:
+    with stopped_by_signals(), closing(Terminal(make_console(stderr=True))) as terminal:
         run_flow(
             flow,
             settings,

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from flowcore.cli.console import make_console
 from flowcore.cli.flow_argument import name_and_settings
 from flowcore.durations import read_clock_ms
 from flowcore.errors import RunError
@@ -54,7 +55,7 @@ def top(flow: str, settings: Settings, *, once: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(progress.stored()))
     else:
-        Console().print(_view(progress))
+        make_console().print(_view(progress))
     if problem := health.liveness_problem(progress, read_clock_ms()):
         raise RunError(problem)
 
@@ -78,21 +79,21 @@ def load_progress(flow: str, settings: Settings) -> FlowProgress:
 
 
 def _watch(flow: str, settings: Settings) -> None:
-    console = Console()
+    console = make_console()
     if not console.is_terminal:
         msg = "the output is not a terminal, so it cannot be updated; pass --once or --json"
         raise click.UsageError(msg)
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(_view(load_progress(flow, settings)), refresh=True)
+            live.update(_view(load_progress(flow, settings), "; Ctrl-C ends this view"), refresh=True)
             time.sleep(_REFRESH_S)
 
 
-def _view(progress: FlowProgress) -> Group:
+def _view(progress: FlowProgress, hint: str = "") -> Group:
     problem = health.liveness_problem(progress, read_clock_ms())
     since = health.show_seconds(progress.seconds)
     state = Text(printable(problem), "bold red") if problem else Text(f"running for {since}", "green")
-    where = Text(f"process {progress.pid} on {printable(progress.host)}; Ctrl-C ends this view", "dim")
+    where = Text(f"process {progress.pid} on {printable(progress.host)}{hint}", "dim")
     heading = Text.assemble((printable(progress.flow), "bold"), "  ", state)
     return Group(heading, where, *map(_rich_table, health.tables(progress)))
 

@@ -162,7 +162,9 @@ def test_run_that_fails_shows_the_cursor_again(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     output = io.StringIO()
-    monkeypatch.setattr("flowcore.cli.run.Console", lambda **_: Console(file=output, force_terminal=True))
+    monkeypatch.setattr(
+        "flowcore.cli.run.make_console", lambda **_: Console(file=output, force_terminal=True)
+    )
 
     def run_flow(flow: Flow, *_: object, listener: Terminal, **__: object) -> None:
         flow.read("users", Csv("users.csv", "user STRING")).write("out", Csv("out"))

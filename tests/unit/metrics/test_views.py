@@ -207,6 +207,20 @@ def test_top_once_shows_the_run_and_json_gives_it_to_scripts(state: Path) -> Non
     assert json.loads(received[1])["queries"][0]["lag"] == 100
 
 
+def test_top_cuts_nothing_where_there_is_no_terminal(tmp_path: Path) -> None:
+    """A pipe has no width, and no Ctrl-C."""
+    long = "a_query_with_a_long_name_" * 5
+    HistoryWriter(history_folder(tmp_path, "sales")).progressed(
+        run(queries=(query(name=long, rows_in=123_456_789, rows_out=123_456_780),))
+    )
+
+    _, output, _ = call("top", "sales", "--once", "--set", f"state.dir={tmp_path}")
+
+    assert all(text in output for text in (long, "123,456,789", "123,456,780"))
+    assert "Ctrl-C" not in output
+    assert not [line for line in output.splitlines() if "\N{HORIZONTAL ELLIPSIS}" in line]
+
+
 def test_top_exits_with_1_when_the_flow_does_not_run(state: Path) -> None:
     """The last progress is shown nevertheless."""
     HistoryWriter(history_folder(state, "sales")).progressed(run(time_ms=NOW_MS, state="ended"))
