@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from flowcore.errors import ConfigurationError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 
@@ -19,6 +20,12 @@ def _topic(text: str) -> tuple[str, int]:
     if not name or not (partitions or "1").isdecimal() or partitions == "0":
         msg = f"{text!r} is not NAME or NAME:PARTITIONS; pass, say, bids:2"
         raise click.BadParameter(msg)
+    from flowcore.api.kafka_topic import KafkaTopic  # noqa: PLC0415 - most brokers start without topics
+
+    try:
+        KafkaTopic(name)
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from error
     return name, int(partitions or 1)
 
 

@@ -21,6 +21,7 @@ from flowcore.settings.values import (
     read_address,
     read_batch,
     read_flag,
+    read_folder,
     read_number,
     read_ports,
     read_positive,
@@ -58,11 +59,13 @@ class Settings:
         "kafka.bootstrap.servers", None, read_text, "host:port[,host:port] of the Kafka broker"
     )
     kafka_protocol: str = _setting(
-        "kafka.security.protocol", "PLAINTEXT", read_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
-    )
+        "kafka.security.protocol", "PLAINTEXT", read_word("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+    )  # fmt: skip
     kafka_mechanism: str | None = _setting(
-        "kafka.sasl.mechanism", None, read_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
-    )
+        "kafka.sasl.mechanism", None, read_word("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
+    )  # fmt: skip
     kafka_username: str | None = _setting(
         "kafka.sasl.username", None, read_text, "login name; with OAUTHBEARER the client id"
     )
@@ -121,10 +124,10 @@ class Settings:
         "register the schema of a sink if its subject does not have it; otherwise the start is refused",
     )  # fmt: skip
     data_dir: Path = _setting(
-        "data.dir", Path(), Path, "folder that relative source and sink paths start from"
+        "data.dir", Path(), read_folder, "folder that relative source and sink paths start from"
     )
     state_dir: Path = _setting(
-        "state.dir", Path(".flowcore"), Path, "folder of bounded results, checkpoints and locks"
+        "state.dir", Path(".flowcore"), read_folder, "folder of bounded results, checkpoints and locks"
     )
     umask: int = _setting(
         "files.umask", 0o077, read_umask,

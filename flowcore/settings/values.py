@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from flowcore.durations import parse_duration
@@ -16,6 +17,7 @@ __all__ = [
     "read_address",
     "read_batch",
     "read_flag",
+    "read_folder",
     "read_number",
     "read_ports",
     "read_positive",
@@ -34,6 +36,14 @@ def read_text(value: Any) -> str:
         msg = "it must be text"
         raise TypeError(msg)
     return value
+
+
+def read_folder(value: Any) -> Path:
+    """The path of a folder; an empty text would be the current one."""
+    if value == "":
+        msg = "it must be the path of a folder; pass . for the current one"
+        raise ValueError(msg)
+    return Path(value)
 
 
 def read_number(range_: str, least: int, most: int = sys.maxsize) -> Callable[[str | int], int]:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from flowcore import Csv, Flow, KafkaTopic, KeyedProcessFunction, Stream, Tumbling, monotonous
+from flowcore.cli.broker import broker
 from flowcore.cli.run import Terminal, describe_open, run
 from flowcore.errors import RunError
 from flowcore.metrics.progress import QueryProgress
@@ -154,6 +155,14 @@ def _shown(*, is_terminal: bool) -> str:
     reports = [report(0, "micro-batch", 90), report(60, "micro-batch", 30), report(90, "realtime", None)]
     shown.live(cast("LiveRuns", _Queries(reports)))
     return output.getvalue()
+
+
+def test_broker_refuses_a_topic_before_it_starts() -> None:
+    """The name is that of no topic, and Kafka takes seconds to start."""
+    found = CliRunner().invoke(broker, ["--topic", "a b"])
+
+    assert found.exit_code == 2
+    assert "KafkaTopic name='a b' cannot name a topic" in found.stderr
 
 
 def test_run_that_fails_shows_the_cursor_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
