@@ -50,8 +50,7 @@ class ProcessState:
 class Undo:
     """Rolls back what a call of a function has changed.
 
-    Before an isolated call (`flowcore.process.isolation`) accesses something, a copy of it is saved. A timer
-    that the call cancelled and that is restored fires after the others of its time.
+    Before an isolated call (`flowcore.process.isolation`) accesses something, a copy of it is saved.
     """
 
     def __init__(self, state: ProcessState) -> None:

@@ -20,7 +20,6 @@ from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import key_by_name, to_key_columns, to_key_values, to_python_records
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
-from flowcore.keyed.timers import TimerQueue
 from flowcore.keyed.user_code import build_columns, number_repeats, to_function_error, wrap_errors
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import decode_windows, encode_windows, window_state_layout
@@ -28,7 +27,7 @@ from flowcore.windows.functions import WindowAggregate
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
 from flowcore.windows.panes import OpenPane
 from flowcore.windows.quiet_records import QuietRecords
-from flowcore.windows.state import WindowTimer
+from flowcore.windows.state import WindowTimer, WindowTimers
 from flowcore.windows.top_rows import TopRows
 from flowcore.windows.window import TimeWindow, saturated
 
@@ -268,7 +267,7 @@ class _Group(KeyGroup):
         return pa.record_batch([*keys, *own, *arrays], schema=self._schema)
 
 
-class _RecordingTimers(TimerQueue[WindowTimer]):
+class _RecordingTimers(WindowTimers):
     """A timer queue that records the keys of due timers, since their states change."""
 
     __slots__ = ("_changed",)

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from flowcore.elements import MIN_TIMESTAMP_MS
-from flowcore.keyed.timers import TimerQueue
+from flowcore.keyed.timers import TimerQueue, rank_key
 from flowcore.windows.contents import Content
 from flowcore.windows.window import TimeWindow, saturated
 
 __all__ = [
     "Emissions", "KeyState", "KeyedRecord", "Lifetime", "Pane", "WindowResult", "WindowState", "WindowTimer",
+    "WindowTimers",
 ]  # fmt: skip
 
 
@@ -84,6 +85,19 @@ class WindowTimer(NamedTuple):
     key: Any
     window: TimeWindow
     ends_window: bool
+
+    def rank(self) -> tuple[bytes, TimeWindow, bool]:
+        """Its place among the timers of a time: by key and window, and a window that expires first ends."""
+        return rank_key(self.key), self.window, not self.ends_window
+
+
+class WindowTimers(TimerQueue[WindowTimer]):
+    """The timers of windows in one time domain."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(WindowTimer.rank)
 
 
 class Lifetime(NamedTuple):
@@ -160,8 +174,8 @@ class WindowState:
     dropped_records: int = 0
     backlog: bool = False
     keys: dict[Any, KeyState] = field(default_factory=dict)
-    event_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
-    processing_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
+    event_timers: TimerQueue[WindowTimer] = field(default_factory=WindowTimers)
+    processing_timers: TimerQueue[WindowTimer] = field(default_factory=WindowTimers)
     ended_ms: int = 2 * MIN_TIMESTAMP_MS
 
     def timers(self, time: Literal["event", "processing"]) -> TimerQueue[WindowTimer]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import pandas as pd
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.key_index import Ints
+from flowcore.keyed.timers import rank_key
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 
 __all__ = ["Bools", "InOrderMerge", "SessionStore", "Sessions", "find_runs", "last_of", "merge_in_order"]
@@ -215,12 +217,16 @@ class SessionStore:
         self._first.update(zip(firsts, places[begins].tolist(), strict=True))
 
     def due(self, after_ms: int, through_ms: int, ended_ms: int) -> list[Any]:
-        """Return the keys of sessions that end in (after_ms, through_ms], or not after ``ended_ms``."""
+        """Return the keys of sessions that end in (after_ms, through_ms], or not after ``ended_ms``.
+
+        They are in the order of these ends, at one end in an order that a restart does not change.
+        """
         last = self._last
         due = self._used & (((last > after_ms) & (last <= through_ms)) | (last <= ended_ms))
         places = np.flatnonzero(due)
-        places = places[np.argsort(last[places], kind="stable")]
-        return list(dict.fromkeys(self._keys[places].tolist()))
+        ends, keys = last[places].tolist(), self._keys[places].tolist()
+        ordered = sorted(zip(ends, map(rank_key, keys), keys, strict=True), key=itemgetter(0, 1))
+        return list(dict.fromkeys(key for _, _, key in ordered))
 
     def _places(self, find: Any, keys: Sequence[Any]) -> Ints:
         return np.fromiter(map(find, keys, repeat(_NONE)), np.int64, len(keys))

@@ -85,3 +85,19 @@ def test_timers_that_were_cancelled_take_no_memory() -> None:
     assert len(timers) == 1
     assert len(timers._heap) < 100
     assert timers.next_due(10_000) == ("a", 9_999)
+
+
+def test_timers_of_one_time_fire_in_the_order_of_their_owners() -> None:
+    """Those that are registered or cancelled meanwhile are no exception, and earlier ones come first."""
+    timers = TimerQueue[Any]()
+    for owner in ("c", "a", "d", "b"):
+        timers.add(owner, 5)
+    first = timers.next_due(5)
+    timers.add("e", 4)
+    timers.add("a", 5)
+    timers.discard("c", 5)
+
+    assert timers.next_ms == 4
+    assert [first, *(timers.next_due(5) for _ in range(5))] == [
+        ("a", 5), ("e", 4), ("a", 5), ("b", 5), ("d", 5), None,
+    ]  # fmt: skip

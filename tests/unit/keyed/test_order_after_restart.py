@@ -1,0 +1,109 @@
+"""What fires at one time is emitted in the same order by a worker that has read the state again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
+from flowcore.process import KeyedProcessFunction
+from flowcore.process.keyed import KeyedProcesses
+from flowcore.windows import (
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAggregate,
+    WindowAssigner,
+    WindowConfig,
+    WindowProcess,
+)
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.keyed import ColumnarWindows
+from flowcore.windows.keyed import RecordWindows
+from flowcore.windows.triggers import ContinuousProcessingTime
+from tests.unit.keyed.stored_group import StoredGroup
+
+FIELDS: list[tuple[str, pa.DataType]] = [("k", pa.string()), ("n", pa.int64()), ("t", pa.int64())]
+ROWS = pa.schema(FIELDS)
+COUNTED = BuiltIns((("n", BuiltIn("count")),))
+SIZE_MS = 1_000
+
+
+class Timers(KeyedProcessFunction):
+    """Emits at the end of the second of a record, by the time of the record and by the clock."""
+
+    def process(self, record: Any, context: Any) -> Any:  # noqa: ARG002 - the signature of the method
+        context.register_event_timer(SIZE_MS - 1)
+        context.register_processing_timer(SIZE_MS - 1)
+
+    def on_timer(self, time_ms: int, context: Any) -> Any:
+        yield {"seen": f"{context.key} {time_ms}"}
+
+
+class Values:
+    """Emits the number of records."""
+
+    def process(self, context: Any, values: Any, /) -> list[dict[str, Any]]:  # noqa: ARG002
+        return [{"n": len(values)}]
+
+    def clear(self, context: Any, /) -> None:
+        """Keep nothing."""
+
+
+def by_record(assigner: WindowAssigner, function: Any, **config: Any) -> RecordWindows:
+    return RecordWindows(
+        name="counted", config=WindowConfig(assigner=assigner, function=function, **config), keys=("k",),
+        key_of=lambda key: key[0], values=("n",), timestamp="t", rows=ROWS,
+        results=pa.schema([("n", pa.int64())]),
+    )  # fmt: skip
+
+
+def by_column(assigner: WindowAssigner) -> ColumnarWindows:
+    config = WindowConfig(assigner=assigner, function=WindowAggregate(COUNTED))
+    return ColumnarWindows(config=config, keys=("k",), timestamp="t", rows=ROWS)
+
+
+OPERATORS: dict[str, KeyGroupOperator] = {
+    "process function": KeyedProcesses(
+        name="timers", function=Timers(), keys=("k",), values=("n",), timestamp="t", rows=ROWS,
+        results=pa.schema([("seen", pa.string())]), side_outputs={},
+    ),
+    "tumbling by record": by_record(TumblingWindows(SIZE_MS), WindowProcess(Values())),
+    "sessions by record": by_record(SessionWindows(SIZE_MS), WindowAggregate(COUNTED)),
+    "global with a ttl": by_record(
+        GlobalWindows(), WindowAggregate(COUNTED), trigger=ContinuousProcessingTime(SIZE_MS), ttl_ms=1_500
+    ),
+    "tumbling by column": by_column(TumblingWindows(SIZE_MS)),
+    "sliding by column": by_column(SlidingWindows(SIZE_MS, SIZE_MS // 2)),
+    "sessions by column": by_column(SessionWindows(SIZE_MS)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["snapshot", "delta"])
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_a_restart_changes_no_order_of_what_fires_at_one_time(operator: KeyGroupOperator, how: str) -> None:
+    chance = random.Random(7)  # noqa: S311
+    kept, restored = StoredGroup(operator), StoredGroup(operator)
+    emitted = []
+    for group in (kept, restored):
+        chance.seed(7)
+        for step in range(3):
+            keys = [f"key {chance.randrange(80)}" for _ in range(60)]
+            group.group.advance_processing_time(step, StepOutputs())
+            rows = [{"k": key, "n": 1, "t": 5} for key in keys]
+            group.group.rows(pa.RecordBatch.from_pylist(rows, schema=ROWS), StepOutputs())
+            group.store("delta")
+        if group is restored:
+            group.store(how)
+            group.store("restart")
+        out = StepOutputs()
+        group.group.advance_processing_time(2_000, out)
+        group.group.advance_watermark(2 * SIZE_MS, out)
+        emitted.append([row for _, batch in out.batches for row in batch.to_pylist()])
+
+    assert len(emitted[0]) >= 60
+    assert emitted[0] == emitted[1]
