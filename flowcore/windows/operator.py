@@ -78,7 +78,7 @@ class WindowOperator:
         while (due := queue.next_due(now_ms)) is not None:
             timer, time_ms = due
             opened = open_pane(self.config, state, timer.key, state.keys[timer.key], timer.window)
-            if timer.ends_window and not opened.has_ended():
+            if timer.ends_window and not opened.has_ended(time_ms):
                 opened.register_end()
             elif timer.ends_window:
                 self._delete(state, opened)

@@ -81,10 +81,10 @@ class OpenPane:
         life = self.pane.life or Lifetime(self.processing_time_ms, self.processing_time_ms, None)
         self.pane.life = life.renew(self.processing_time_ms, timestamp_ms)
 
-    def has_ended(self) -> bool:
-        """Whether the window ends at the timer that is due, unless its time to live has begun anew."""
+    def has_ended(self, time_ms: int) -> bool:
+        """Whether the window ends at the timer of this time, unless its time to live has begun anew."""
         expires_ms = self._expires_ms()
-        return expires_ms is None or expires_ms <= self.processing_time_ms
+        return expires_ms is None or expires_ms <= time_ms
 
     def delete_timers(self) -> None:
         """Delete all timers of the window, also the one at its end."""

@@ -67,6 +67,19 @@ def test_key_expires_its_time_to_live_after_its_last_record(restarts: bool) -> N
     assert values(windows.feed(("a", 4)).results) == [("a", 4)]
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["in one run", "over a restart"])
+def test_key_fires_before_it_expires_also_if_the_clock_passes_both_at_once(restarts: bool) -> None:
+    windows = harness(ContinuousProcessingTime(140))
+    windows.feed(("a", 1))
+    windows.move_clock(50)
+    windows.feed(("a", 2))  # expires at 150
+    if restarts:
+        windows.restart()
+
+    assert values(windows.move_clock(300).results) == [("a", 3)]
+    assert not windows._state.keys
+
+
 def test_key_that_begins_anew_has_another_start() -> None:
     """Its firings count from 1 again, and record ids are made of start and firing."""
     windows = harness()
