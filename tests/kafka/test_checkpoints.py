@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,27 @@ def test_query_with_different_state_is_refused(started: Live) -> None:
     started.run(_flow(started))
 
     assert _tops(started) == {"a": 90.0, "b": 1.0}
+
+
+def test_key_of_another_type_is_refused_before_the_query_starts(live: Live) -> None:
+    """Its hash is another one, so that the groups of before would not be found."""
+    bids, top = live.topic("bids", schema=SALE), live.topic("top")
+
+    def flow(schema: str) -> Flow:
+        flow = Flow("f")
+        sales = flow.read("bids", replace(bids, schema=schema))
+        kept = sales.aggregate(by="id", top="max(price)", ttl=timedelta(days=1), name="kept")
+        kept.write("top", top, key="id")
+        return flow
+
+    live.send(bids, {"id": 1, "shop": "a", "price": 1.0})
+    live.run(flow(SALE))
+    before = _everything(live.settings.state_dir)
+
+    with pytest.raises(StateError, match=r"key of operator 'kept' was of int64, and now int32.*start anew"):
+        live.run(flow(SALE.replace("BIGINT", "INT")))
+
+    assert _everything(live.settings.state_dir) == before
 
 
 def test_query_over_a_different_topic_is_refused(started: Live) -> None:

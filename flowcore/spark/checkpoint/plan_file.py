@@ -8,7 +8,6 @@ something else is refused before it has written anything.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
@@ -17,8 +16,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from flowcore.api.node import KeptState
 from flowcore.delivery import LedgerTerms
@@ -38,6 +35,7 @@ from flowcore.spark.checkpoint.offset_log import (
     planned_batches,
 )
 from flowcore.spark.checkpoint.storage import require_undamaged
+from flowcore.spark.checkpoint.stored_types import decode_schemas, encode_schemas, find_type_changes
 from flowcore.stored_json import read_json
 
 __all__ = [
@@ -122,8 +120,15 @@ def _require_unmoved(plan: Plan, settings: Settings) -> None:
         )  # fmt: skip
 
 
-def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None) -> None:
-    """Check that a query can restore its checkpoint, if there is one, and the state types, if known.
+def require_fit(
+    query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None,
+    schemas: Mapping[str, StoredSchemas] | None = None,
+) -> None:  # fmt: skip
+    """Check that a query can restore its checkpoint, if there is one.
+
+    Args:
+        types: The types of the state that Spark keeps, if they are known, as for `write_plan_file`.
+        schemas: What its operators by key group keep, if that is known.
 
     Raises:
         StateError: The query cannot, or the checkpoint is damaged, or missing although there is a plan file.
@@ -142,10 +147,13 @@ def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes
         )  # fmt: skip
     if not planned_batches(checkpoint):
         return
+    differences: Iterable[str]
     if record is None:
         differences = _topic_differences(query, checkpoint)
     else:
-        differences = _differences(record, query, flow, types)
+        differences = [*_differences(record, query, flow, types)]
+        if schemas and not differences:
+            differences = find_type_changes(query, _read_schemas(path), schemas)
     refuse_checkpoints(
         differences, {query.name: checkpoint}, flow,
         what="its state would be read as something else; go back to the flow that made it",
@@ -262,10 +270,7 @@ def write_plan_file(
         **asdict(needs),
         "types": [[name, list(kinds)] for name, kinds in types.items()],
         "identity": asdict(identity),
-        "schemas": {
-            name: [_encode_schema(each.keys), _encode_schema(each.results)]
-            for name, each in (schemas or {}).items()
-        },
+        "schemas": encode_schemas(schemas or {}),
     }
     _write(path, content)
     return identity
@@ -278,19 +283,21 @@ def read_schemas(checkpoint: Path) -> dict[str, StoredSchemas]:
         StateError: The file cannot be read, or has no schemas.
     """
     path = plan_file_of(checkpoint)
-    found = read_json(path).get("schemas") if path.exists() and _read(path) else None
-    if not found or not isinstance(found, dict):
+    found = _read_schemas(path) if path.exists() and _read(path) else None
+    if not found:
         msg = (
             f"{path} does not say what types the keys of the state have: they would not be found in other "
             "key groups; start the flow once with this flowcore, stop it, and then run this again"
         )
         raise StateError(msg)
+    return found
+
+
+def _read_schemas(path: Path) -> dict[str, StoredSchemas]:
+    """The schemas in a plan file; none if an earlier version wrote it."""
     try:
-        return {
-            name: StoredSchemas(*(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) for text in each))
-            for name, each in found.items()
-        }
-    except (ValueError, TypeError, OSError) as error:
+        return decode_schemas(read_json(path).get("schemas") or {})
+    except (ValueError, TypeError, AttributeError, OSError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -320,10 +327,6 @@ def skip_ledger_batch(checkpoint: Path) -> None:
     terms = LedgerTerms.choose(known, number, known.slots, number)
     content = {**read_json(path), "identity": asdict(replace(identity, ledger=terms))}
     _write(path, content)
-
-
-def _encode_schema(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -122,7 +122,7 @@ def prepare_query(
                 partitions = side_channels.partitions[node.live_topic.name]
                 prepare_history(node, joined.frames[node.history], checkpoint, context, partitions=partitions)
         compiled = compile_query(query, context, joined, side_channels, held=held)
-    require_fit(query, context.flow, checkpoint, compiled.types)
+    require_fit(query, context.flow, checkpoint, compiled.types, compiled.schemas)
     return PreparedQuery(
         query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types,
         compiled.schemas, held, repeats,

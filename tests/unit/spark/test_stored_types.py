@@ -1,0 +1,109 @@
+"""A start is refused if the types of its state by key group are others than those of the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Tumbling, monotonous
+from flowcore.errors import StateError
+from flowcore.kafka.topics import TopicIdentity
+from flowcore.keyed.content import StoredSchemas
+from flowcore.planner import plan_flow
+from flowcore.planner.model import LiveQuery
+from flowcore.settings import Settings
+from flowcore.spark.checkpoint.plan_file import (
+    checkpoint_folder,
+    plan_file_of,
+    require_fit,
+    write_plan_file,
+)
+
+BIDS = TopicIdentity("cluster-a", "id-1", 2)
+
+
+class First(KeyedProcessFunction):
+    """Emits nothing."""
+
+
+def count(*_: Any) -> Any:
+    """A window function of Python."""
+    return [{"first": None}]
+
+
+def query_of(what: str) -> LiveQuery:
+    flow = Flow("f")
+    topic = KafkaTopic("bids", schema="id BIGINT, at BIGINT", watermark=monotonous())
+    bids = flow.read("bids", topic)
+    if what == "window":
+        made = bids.window(Tumbling(60), by="id", name="made").aggregate(first="min(at)")
+    elif what == "keyed aggregate":
+        made = bids.aggregate(by="id", first="min(at)", ttl=timedelta(hours=1), name="made")
+    elif what == "python window":
+        windows = bids.window(Tumbling(60), by="id", name="made")
+        made = windows.process(count, schema="first BIGINT")
+    else:
+        made = bids.process(First(), by="id", schema="id BIGINT, first BIGINT", name="made")
+    made.write("out", KafkaTopic("out"), key="id")
+    return plan_flow(flow).live_queries[0]
+
+
+def stored(key: Any = None, first: Any = None) -> dict[str, StoredSchemas]:
+    key, first = pa.field("id", key or pa.int64()), pa.field("first", first or pa.int64())
+    return {"made": StoredSchemas(pa.schema([key]), pa.schema([key, first]))}
+
+
+def checkpoint(query: LiveQuery, folder: Path, schemas: dict[str, StoredSchemas]) -> Path:
+    made = checkpoint_folder(query, "f", Settings.of({"state.dir": folder}, environment={}))
+    write_plan_file(query, "f", made, {}, topics={"bids": BIDS}, bounded={}, schemas=schemas)
+    for name in ("offsets", "commits"):
+        (made / name).mkdir()
+        (made / name / "0").write_text('v1\n{}\n{"bids":{"0":5}}')
+    return made
+
+
+@pytest.mark.parametrize("what", ["window", "keyed aggregate", "python window", "process"])
+def test_a_key_of_another_type_is_refused(tmp_path: Path, what: str) -> None:
+    query = query_of(what)
+    folder = checkpoint(query, tmp_path, stored(pa.int32()))
+
+    with pytest.raises(StateError, match=r"key of operator 'made' was of int32, and now int64.*start anew"):
+        require_fit(query, "f", folder, {}, stored())
+
+    require_fit(query, "f", folder, {}, stored(pa.int32()))
+
+
+@pytest.mark.parametrize("what", ["window", "keyed aggregate", "python window", "process"])
+def test_a_result_of_another_type_is_refused_if_the_function_is_built_in(tmp_path: Path, what: str) -> None:
+    """A Python function may emit something else of the same state."""
+    query = query_of(what)
+    folder, now = checkpoint(query, tmp_path, stored()), stored(first=pa.timestamp("us", "UTC"))
+
+    if what in ("python window", "process"):
+        require_fit(query, "f", folder, {}, now)
+        return
+    with pytest.raises(StateError, match="'first' of operator 'made' was of int64, and now timestamp"):
+        require_fit(query, "f", folder, {}, now)
+
+
+def test_a_file_without_types_and_an_operator_that_is_new_are_accepted(tmp_path: Path) -> None:
+    query = query_of("window")
+    folder = checkpoint(query, tmp_path, {"other": stored()["made"]})
+    require_fit(query, "f", folder, {}, stored(pa.int32()))
+
+    path = plan_file_of(folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schemas": None}))
+
+    require_fit(query, "f", folder, {}, stored(pa.int32()))
+
+
+def test_what_may_be_null_in_a_key_is_no_difference(tmp_path: Path) -> None:
+    query = query_of("window")
+    key, required = (pa.struct([pa.field("a", pa.int64(), nullable=nullable)]) for nullable in (True, False))
+
+    require_fit(query, "f", checkpoint(query, tmp_path, stored(key)), {}, stored(required))
