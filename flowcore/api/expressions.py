@@ -45,10 +45,18 @@ _MORE_AGGREGATES = re.compile(
     r"|vector_(sum|avg)|\w+_agg(_\w+)?"
 )
 _NOT_DETERMINISTIC = re.compile(
-    r"(?<![.`\w])(rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
-    r"|reflect|try_reflect|java_method)\b",
+    r"(?<![.`\w])((rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
+    r"|reflect|try_reflect|java_method|localtime|localtimestamp|session_user)\b"
+    r"|(curdate|user|version|uniform|aes_encrypt)\s*\(|unix_timestamp\s*\(\s*\))",
     re.IGNORECASE,
 )
+"""Chance, the clock, and what the session is; a test compares with the functions of Spark."""
+_DAYS = r"""["']\s*(now|today|tomorrow|yesterday)\b"""
+_CLOCK_TEXT = re.compile(
+    rf"\b(date|timestamp|cast|to_date|to_timestamp)\w*\s*\(?\s*{_DAYS}|{_DAYS}[^\"']*[\"']\s*::",
+    re.IGNORECASE,
+)
+"""A text that Spark reads as a time of the clock."""
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
@@ -85,8 +93,9 @@ class Expression:
         """Whether it has the same value each time that it is computed of a row."""
         text, end = "", 0
         for _, first, last in sorted(self.references, key=lambda each: each[1]):
-            text, end = f"{text}{self.text[end:first]} ", last
-        return not _NOT_DETERMINISTIC.search(_QUOTED.sub(" ", text + self.text[end:]))
+            text, end = f"{text}{self.text[end:first]}_", last
+        text += self.text[end:]
+        return not (_NOT_DETERMINISTIC.search(_QUOTED.sub("_", text)) or _CLOCK_TEXT.search(text))
 
     @classmethod
     def parse(cls, text: str, operator: str) -> Expression:

@@ -221,6 +221,34 @@ def test_arguments_that_change_with_each_call_are_refused() -> None:
     bids(Flow("f")).aggregate(x="count(distinct round(rand()))")  # these rows are final
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "unix_timestamp() - price", "UNIX_TIMESTAMP ( ) - price", "hour(localtimestamp())",
+        "hour(localtime())", "month(curdate())", "uniform(0, price)", "length(randstr(3))", "length(user())",
+        "length(session_user)", "length(version())", "length(current_timezone())",
+        "length(aes_encrypt(shop, 'k'))",
+        "year(date 'today')", "year(timestamp 'now')", "year(cast('tomorrow' as date))",
+        "year(to_date('Yesterday UTC'))", "year('now'::timestamp)",
+    ],
+)  # fmt: skip
+def test_arguments_of_clock_chance_and_session_are_refused(argument: str) -> None:
+    with pytest.raises(PlanError, match="may have another value when a row of 'top' is taken back"):
+        top(Flow("f")).aggregate(x=f"sum({argument})")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "unix_timestamp(shop)", "unix_timestamp('2026-01-01', 'yyyy-MM-dd')", "unix_timestamp('2026')",
+        "to_unix_timestamp(shop)", "if(shop = 'today', 1, 0)", "if(shop = 'now()', 1, 0)",
+        "year(date '2026-01-01')", "year(cast(shop as date))", "named_struct('user', price).user",
+    ],
+)  # fmt: skip
+def test_arguments_of_the_row_alone_are_accepted(argument: str) -> None:
+    top(Flow("f")).aggregate(x=f"sum({argument})")
+
+
 def test_an_aggregate_by_key_group_has_the_functions_of_windows() -> None:
     """If the upstream aggregate cannot run by key group, the plan is refused."""
     flow = Flow("f")
