@@ -57,8 +57,11 @@ class KeyedAggregate(Window):
         return Decision("at each change", ("its input has no end to wait for",))
 
     def unbounded_state(self) -> Decision | None:
-        if self.config.ttl_ms is not None or not self.by:
-            return None
+        if self.config.ttl_ms is not None:
+            return self._unbounded_values()
+        if not self.by:
+            why = f"{self.kept_values} keeps each value, and removes none"
+            return Decision("unbounded", (why,), ("use windows that end",)) if self.kept_values else None
         change = f"declare ttl=, or use windows by {', '.join(self.by)}"
         return Decision("unbounded", ("it keeps a group for each key, and removes none",), (change,))
 

@@ -29,7 +29,7 @@ from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowProcess, WindowReduce
 from flowcore.windows.top_rows import TopRows
-from flowcore.windows.triggers import kind_of
+from flowcore.windows.triggers import Purging, kind_of
 
 __all__ = ["WINDOW_COLUMNS", "Window"]
 
@@ -241,7 +241,7 @@ class Window(StatefulOperator):
             why = "its windows are kept for late records for ever"
             return Decision("unbounded", (why,), ("declare a finite allowed_lateness=",))
         if self.config.ttl_ms is not None:
-            return None
+            return self._unbounded_values()
         if self.config.assigner.bounded:
             return self._unbounded_key_state()
         keeps_records = self.config.evictor is not None or isinstance(self.config.function, WindowProcess)
@@ -257,6 +257,25 @@ class Window(StatefulOperator):
         why = "what its function keeps of a key stays when the windows of the key end"
         change = "remove it in the function's clear"
         return Decision("unbounded, if its function keeps key_state", (why,), (change,))
+
+    def _unbounded_values(self) -> Decision | None:
+        """A time to live bounds the number of keys, not what is kept of one that goes on."""
+        kept, config = self.kept_values, self.config
+        if not kept or config.evictor is not None or isinstance(config.trigger, Purging):
+            return None
+        pause = show_ms(config.ttl_ms or 0)
+        why = f"a key without a pause of {pause} does not expire, and {kept} keeps each of its values"
+        return Decision("unbounded, if a key has no such pause", (why,), ("use windows that end",))
+
+    @property
+    def kept_values(self) -> str:
+        """Those of its built-in aggregates, as text, that keep each value of a window."""
+        sql = dict(self.sql)
+        return ", ".join(
+            sql.get(name, name)
+            for name, each in self.built_in
+            if each.distinct or each.function == "collect_list"
+        )
 
     def late_records(self) -> Decision | None:
         if self.bounded or not self.config.has_lateness:

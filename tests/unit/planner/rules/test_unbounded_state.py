@@ -21,7 +21,7 @@ from flowcore import (
 )
 from flowcore.planner import plan_flow
 from flowcore.windows.functions import WindowContext
-from flowcore.windows.triggers import Count
+from flowcore.windows.triggers import Count, Purging
 
 SALE = "shop STRING, price BIGINT, at TIMESTAMP"
 
@@ -38,6 +38,40 @@ def _shown(context: WindowContext, values: Sequence[Any]) -> Iterable[Any]:
 OPERATORS: dict[str, tuple[Callable[[Stream], Stream], str | None]] = {
     "aggregate": (lambda sales: sales.aggregate(by="shop", n="count(*)", name="it"), "a group for each key"),
     "aggregate-of-all": (lambda sales: sales.aggregate(n="count(*)", name="it"), None),
+    "aggregate-with-ttl": (
+        lambda sales: sales.aggregate(by="shop", n="count(*)", ttl=timedelta(hours=1), name="it"),
+        None,
+    ),
+    "distinct-with-ttl": (
+        lambda sales: sales.aggregate(
+            by="shop", n="count(*)", prices="count(distinct price)", ttl=timedelta(hours=1), name="it"
+        ),
+        "a key without a pause of 1 h does not expire, and count(distinct price) keeps each of its values",
+    ),
+    "list-with-ttl": (
+        lambda sales: sales.aggregate(
+            by="shop", all="collect_list(price)", ttl=timedelta(hours=1), name="it"
+        ),
+        "collect_list(price) keeps each of its values",
+    ),
+    "list-of-all-beside-state": (
+        lambda sales: sales.deduplicate(by="shop", within=timedelta(hours=1)).aggregate(
+            all="collect_list(price)", name="it"
+        ),
+        "collect_list(price) keeps each value, and removes none",
+    ),
+    "list-in-global-window": (
+        lambda sales: sales.window(
+            Global(), by="shop", trigger=Count(2), ttl=timedelta(hours=1), name="it"
+        ).aggregate(all="collect_list(price)"),
+        "collect_list(price) keeps each of its values",
+    ),
+    "list-in-purged-window": (
+        lambda sales: sales.window(
+            Global(), by="shop", trigger=Purging(Count(2)), ttl=timedelta(hours=1), name="it"
+        ).aggregate(all="collect_list(price)"),
+        None,
+    ),
     "process": (lambda sales: sales.process(_Seen(), by="shop", schema=SALE, name="it"), "until ttl="),
     "global-window": (
         lambda sales: sales.window(Global(), by="shop", trigger=Count(2), name="it").aggregate(n="count(*)"),
