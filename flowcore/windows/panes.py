@@ -108,12 +108,11 @@ class OpenPane:
             values = list(then.process(context, values))
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
-        window, newest_ms = self.window, None
-        if pane.life is not None:
-            newest_ms = pane.life.newest_ms
-            if self._config.ttl_ms is not None:  # a key that returns after its expiry has other record ids
-                window = TimeWindow(pane.life.began_ms, window.end_ms)
-        return [WindowResult(self.key, value, window, pane.firings, is_late, newest_ms) for value in values]
+        window = self.window
+        if pane.life is not None and self._config.ttl_ms is not None:
+            # A key that returns after its expiry has other record ids.
+            window = TimeWindow(pane.life.began_ms, window.end_ms)
+        return [WindowResult(self.key, value, window, pane.firings, is_late, pane.life) for value in values]
 
     def clear(self) -> None:
         """Call the function's ``clear`` and delete the window with its timers."""

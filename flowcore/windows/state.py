@@ -41,7 +41,7 @@ class WindowResult:
         firing: 1-based number of this firing of the window; a merged window continues from the highest number
             of its parts.
         is_late: A record that arrived after the window was complete made it emit.
-        newest_ms: The latest event time of a record, where a window that never ends has a time to live.
+        life: The times of its records, where they may expire or the newest counts.
     """
 
     key: Any
@@ -49,11 +49,12 @@ class WindowResult:
     window: TimeWindow
     firing: int
     is_late: bool
-    newest_ms: int | None = None
+    life: Lifetime | None = None
 
     @property
-    def timestamp_ms(self) -> int:
-        return self.window.last_ms if self.newest_ms is None else self.newest_ms
+    def timestamp_ms(self) -> int | None:
+        """The last millisecond of the window, or the event time of its newest record, None without any."""
+        return self.window.last_ms if self.life is None else self.life.newest_ms
 
     @property
     def window_start_ms(self) -> int:

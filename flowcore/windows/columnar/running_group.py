@@ -147,15 +147,15 @@ class RunningGroup(ColumnarGroup):
         values, count = self._table.values(positions), len(positions)
         newest_ms, end_ms = values[_NEWEST], saturated(ALL_TIME.end_ms)
         records = values[_RECORDS]
-        windows = (
-            values[_BEGAN],
-            np.full(count, end_ms),
-            np.where(newest_ms == MIN_TIMESTAMP_MS, ALL_TIME.last_ms, newest_ms),
-            (records & _MAX_FIRING).astype(np.int32),
-            np.zeros(count, np.bool_),
-            (records >> _FIRING_BITS).astype(np.int32),
-        )
-        columns = [*keys, *self._aggregates.results(values).values(), *map(pa.array, windows)]
+        windows: list[pa.Array[Any]] = [
+            pa.array(values[_BEGAN]),
+            pa.array(np.full(count, end_ms)),
+            pa.array(newest_ms, mask=newest_ms == MIN_TIMESTAMP_MS),
+            pa.array((records & _MAX_FIRING).astype(np.int32)),
+            pa.array(np.zeros(count, np.bool_)),
+            pa.array((records >> _FIRING_BITS).astype(np.int32)),
+        ]
+        columns = [*keys, *self._aggregates.results(values).values(), *windows]
         out.rows(RESULTS, pa.record_batch(columns, schema=self._schema))
 
     def _encode(self, positions: Ints) -> bytes:

@@ -89,7 +89,7 @@ def test_key_that_begins_anew_has_another_start() -> None:
     (second,) = windows.feed(("a", 4)).results
 
     assert [(each.window_start_ms, each.firing) for each in (*first, second)] == [(7, 1), (7, 2), (107, 1)]
-    assert [each.timestamp_ms for each in first] == [30, 30]
+    assert [each.timestamp_ms for each in (*first, second)] == [30, 30, None]
 
 
 def test_timers_of_an_expired_key_do_not_fire() -> None:
