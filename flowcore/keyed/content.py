@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
 from flowcore.keyed import segments
-from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.columns import complete_batch, concat_batches
 from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns
 from flowcore.keyed.plain import from_plain
 
 __all__ = [
-    "BUFFER", "CHANGES", "GONE", "REMOVED", "ROW_KEY", "TOUCHED", "StateContent", "StoredSchemas",
+    "BUFFER", "CHANGES", "GONE", "NEWEST", "REMOVED", "ROW_KEY", "TOUCHED", "StateContent", "StoredSchemas",
     "read_content", "read_ended_ms", "read_entries", "read_expired_ms", "read_tables", "select_operator",
     "split_layout",
 ]  # fmt: skip
@@ -34,6 +34,8 @@ BUFFER = "buffer"
 """The part of the state that is the flush buffer downstream of an operator."""
 TOUCHED = "@touched_ms"
 """The column of ranked rows and running aggregates with the time of the last row of their key."""
+NEWEST = "@newest_ms"
+"""The column of running and retracting aggregates with the latest event time of a row of their key."""
 GONE = "@gone"
 """The last column of the rows of groups: true where a row was removed."""
 ROW_KEY = "@row"
@@ -244,7 +246,8 @@ def _batch(columns: Sequence[pa.Array[Any]], names: Sequence[str], rows: int) ->
 
 def _latest(batches: Sequence[pa.RecordBatch], key: Sequence[str], *, whole_batch: bool) -> pa.RecordBatch:
     """The last row of each key; with ``whole_batch`` all its rows in the last batch that has some."""
-    rows = concat_batches(batches)
+    schema = pa.unify_schemas([each.schema for each in batches])  # an earlier version wrote fewer columns
+    rows = concat_batches([complete_batch(each, schema) for each in batches])
     codes = factorize_keys([rows.column(name) for name in key], rows.num_rows).codes
     place = np.arange(rows.num_rows)
     if whole_batch:

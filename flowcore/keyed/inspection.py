@@ -289,8 +289,9 @@ def _totals(names: list[str], tables: Mapping[str, pa.RecordBatch]) -> Iterator[
         for key, rows in _by_key(names, tables[table]):
             counted.setdefault(repr(key), {})[table] = sum(row["@count"] != 0 for row in rows)
     for key, (row,) in _by_key(names, tables.get("totals")):
-        if number := row.pop("@rows"):
-            yield InspectedKey(key=key, states={"rows": number, **row, **counted.get(repr(key), {})})
+        own = {name: value for name, value in row.items() if name[:1] != "@"}
+        if number := row["@rows"]:
+            yield InspectedKey(key=key, states={"rows": number, **own, **counted.get(repr(key), {})})
 
 
 def _newest(times_ms: Iterable[int], watermark_ms: int) -> list[int]:

@@ -17,11 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
+from flowcore.keyed.content import NEWEST
 from flowcore.keyed.key_index import Ints, factorize_keys, find_last_rows, to_key_columns, to_python_keys
 from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
-from flowcore.keyed.output_columns import DELETED, RESULTS
+from flowcore.keyed.output_columns import DELETED, RESULTS, TIMESTAMP
 from flowcore.ranking.kept_rows import KeptRows
 from flowcore.retraction.collecting import CollectingGroup
 from flowcore.retraction.totals import Argument, Total
@@ -45,7 +47,7 @@ class RetractingAggregates(KeyGroupOperator):
         change: The column that is 1 where a row is inserted, and -1 where it is retracted.
         rows: The columns of a row.
         passed: Columns of an emitted row that are those of the last row of its group: their name in the
-            output, and in ``rows``.
+            output, and in ``rows``. `TIMESTAMP` is that of its newest row.
     """
 
     keys: tuple[str, ...]
@@ -109,11 +111,13 @@ class _Group:
 
     Attributes:
         totals: The totals of each argument.
+        newest_ms: The latest timestamp of a row; the smallest one if none has one.
         result: The results that were emitted last; None if that is not known.
     """
 
     totals: list[Total]
     rows: int = 0
+    newest_ms: int = MIN_TIMESTAMP_MS
     result: tuple[Any, ...] | None = None
 
 
@@ -145,6 +149,7 @@ class RetractingGroup(CollectingGroup):
         names = [f"key{place}" for place in range(len(config.keys))]
         self._keys = [pa.field(name, kind) for name, kind in zip(names, self._key_types, strict=True)]
         self._passed = pa.schema([config.rows.field(name) for name in dict.fromkeys(config.passed.values())])
+        self._timestamp = config.passed.get(TIMESTAMP)
         self._groups: dict[Any, _Group] = {}
         self._step = _Step()
         self._step_rows = KeptRows(self._passed)
@@ -161,6 +166,7 @@ class RetractingGroup(CollectingGroup):
         changes: Ints = rows.column(config.change).to_numpy().astype(np.int64)
         for group, number in zip(groups, _sum_by(codes.codes, changes, len(keys)), strict=True):
             group.rows += number
+        self._renew(groups, codes.codes, rows)
         for place, argument in enumerate(self._arguments):
             column = rows.column(argument.column)
             (valid,) = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))
@@ -177,7 +183,7 @@ class RetractingGroup(CollectingGroup):
     def emit_changes(self, out: StepOutputs) -> None:
         """Emit each group whose result has changed; those without rows are deleted, and forgotten."""
         step, self._step = self._step, _Step()
-        emitted: list[tuple[Any, tuple[Any, ...], bool]] = []
+        emitted: list[tuple[Any, _Group, bool]] = []
         for key in step.last:
             group, before = self._groups[key], step.before.get(key)
             gone = not group.rows and bool(self._config.keys)
@@ -185,7 +191,7 @@ class RetractingGroup(CollectingGroup):
             if gone:
                 del self._groups[key]
             if (gone and before is not None) or (not gone and group.result != before):
-                emitted.append((key, group.result, gone))
+                emitted.append((key, group, gone))
         if emitted:
             self._emit(emitted, np.array([step.last[key] for key, _, _ in emitted]), out)
         self._unsaved.update(dict.fromkeys(step.last))
@@ -231,6 +237,15 @@ class RetractingGroup(CollectingGroup):
             self._step.before[key] = self._compute(group) if group.result is None else group.result
         return group
 
+    def _renew(self, groups: Sequence[_Group], codes: Ints, rows: pa.RecordBatch) -> None:
+        """Note the newest timestamps of groups, if rows have some; the code of a row is that of its group."""
+        if self._timestamp is None:
+            return
+        newest_ms = np.full(len(groups), MIN_TIMESTAMP_MS, np.int64)
+        np.maximum.at(newest_ms, codes, rows.column(self._timestamp).fill_null(MIN_TIMESTAMP_MS).to_numpy())
+        for group, time_ms in zip(groups, newest_ms.tolist(), strict=True):
+            group.newest_ms = max(group.newest_ms, time_ms)
+
     def _fold(  # noqa: PLR0917 - an argument, and its values
         self,
         place: int,
@@ -262,21 +277,22 @@ class RetractingGroup(CollectingGroup):
             for aggregate, place, kind in self._results
         )
 
-    def _emit(
-        self, emitted: Sequence[tuple[Any, tuple[Any, ...], bool]], last: Ints, out: StepOutputs
-    ) -> None:
+    def _emit(self, emitted: Sequence[tuple[Any, _Group, bool]], last: Ints, out: StepOutputs) -> None:
         config, passed = self._config, self._step_rows.take(last)
         results = [
-            pa.array([result[place] for _, result, _ in emitted], kind)
+            pa.array([(group.result or ())[place] for _, group, _ in emitted], kind)
             for place, kind in enumerate(config.types.values())
         ]
-        columns = [
+        columns = {name: passed.column(column) for name, column in config.passed.items()}
+        if self._timestamp is not None:
+            columns[TIMESTAMP] = _to_times(group for _, group, _ in emitted)
+        arrays = [
             *to_key_columns([key for key, _, _ in emitted], self._key_types),
             *results,
             pa.array([gone for _, _, gone in emitted], pa.bool_()),
-            *(passed.column(name) for name in config.passed.values()),
+            *columns.values(),
         ]
-        out.rows(RESULTS, pa.RecordBatch.from_arrays(columns, schema=config.outputs[RESULTS]))
+        out.rows(RESULTS, pa.RecordBatch.from_arrays(arrays, schema=config.outputs[RESULTS]))
 
     def _encode(self, keys: Sequence[Any], values: Sequence[Sequence[tuple[Any, Any]]]) -> bytes:
         """Groups, of which deleted ones have no rows; and values, of which removed ones have the number 0."""
@@ -291,6 +307,9 @@ class RetractingGroup(CollectingGroup):
             if argument.sums:
                 fields.append(pa.field(f"sum:{argument.column}", pa.string()))
                 totals.append(pa.array([argument.write_sum(each.total) for each in own], pa.string()))
+        if self._timestamp is not None:
+            fields.append(pa.field(NEWEST, pa.int64()))
+            totals.append(_to_times(groups))
         tables = {
             "totals": pa.RecordBatch.from_arrays(
                 [*to_key_columns(keys, self._key_types), *totals], schema=pa.schema(fields)
@@ -317,12 +336,14 @@ class RetractingGroup(CollectingGroup):
         numbers: dict[str, list[Any]] = {
             name: table.column(name).to_pylist() for name in table.schema.names[len(self._keys) :]
         }
+        newest_ms = numbers.get(NEWEST, [None] * table.num_rows)  # an earlier version wrote none
         for place, (key, rows) in enumerate(zip(self._keys_of(table), numbers[_ROWS], strict=True)):
             if not rows and self._keys:
                 self._groups.pop(key, None)
                 continue
             group = self._groups.setdefault(key, _Group([Total() for _ in self._arguments]))
             group.rows, group.result = rows, None
+            group.newest_ms = MIN_TIMESTAMP_MS if newest_ms[place] is None else newest_ms[place]
             for argument, total in zip(self._arguments, group.totals, strict=True):
                 total.records = numbers[f"n:{argument.column}"][place]
                 if argument.sums:
@@ -339,6 +360,12 @@ class RetractingGroup(CollectingGroup):
 
     def _keys_of(self, table: pa.RecordBatch) -> Iterable[Any]:
         return to_python_keys([table.column(each.name) for each in self._keys], table.num_rows)
+
+
+def _to_times(groups: Iterable[_Group]) -> pa.Array[Any]:
+    """The newest timestamps of groups, null if there is none."""
+    times_ms = [group.newest_ms for group in groups]
+    return pa.array([None if each == MIN_TIMESTAMP_MS else each for each in times_ms], pa.int64())
 
 
 def _sum_by(codes: Ints, numbers: Ints, count: int) -> list[int]:

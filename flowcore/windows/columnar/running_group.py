@@ -15,7 +15,7 @@ import pyarrow as pa
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
-from flowcore.keyed.content import TOUCHED, read_expired_ms
+from flowcore.keyed.content import NEWEST, TOUCHED, read_expired_ms
 from flowcore.keyed.key_index import Ints, factorize_keys, to_python_keys
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
@@ -29,7 +29,7 @@ _RECORDS = Accumulator("count", None)
 """None are left of a key that has expired."""
 _BEGAN, _TOUCHED = Accumulator("min", "@began_ms"), Accumulator("max", TOUCHED)
 """The processing time of the first record, and of the last."""
-_NEWEST = Accumulator("max", "@newest_ms")
+_NEWEST = Accumulator("max", NEWEST)
 """The latest event time of a record, `MIN_TIMESTAMP_MS` if none has one."""
 _TIMES = (_BEGAN, _TOUCHED, _NEWEST)
 _KEYS_PER_PIECE = 1 << 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from itertools import chain, pairwise
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from flowcore.keyed.content import StoredSchemas, read_content
 from flowcore.keyed.inspection import _keys
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.operator import StepOutputs
-from flowcore.keyed.output_columns import DELETED
+from flowcore.keyed.output_columns import DELETED, TIMESTAMP
 from flowcore.retraction.aggregates import RetractingAggregates
 from flowcore.retraction.changelog import CHANGE, Changelog
 from flowcore.windows.built_in import BuiltIn
@@ -273,6 +274,44 @@ def test_state_can_be_inspected() -> None:
         whole.store("delta")
     (found,) = _keys(StateManifest(layout=whole.config.layout, key_groups=1), whole.pieces) or ()
     assert (found.key, found.states) == ({}, {"rows": 2, "n:n": 2, "sum:n": "5"})
+
+
+def timed(*names: str) -> RetractingAggregates:
+    """Aggregates of rows whose timestamp is ``n``."""
+    return replace(totals(("shop",), *names), passed={TIMESTAMP: "n", "@id": "id"})
+
+
+@pytest.mark.parametrize("how", ["delta", "snapshot", "restart"])
+def test_a_result_has_the_newest_timestamp_of_the_rows_of_its_group(how: str) -> None:
+    """Also if the last change is that of an older row, or takes the newest row back."""
+    stored, seen = Stored(timed("rows")), []
+    for id_, time_ms, change in (("a", None, 1), ("b", 9, 1), ("c", 3, 1), ("b", 9, -1), ("d", None, 1)):
+        row = {"id": id_, "shop": "x", "n": time_ms, CHANGE: change}
+        found = stored.step(pa.RecordBatch.from_pylist([row], schema=CHANGED)).to_pylist()
+        seen += [(each["@id"], each[TIMESTAMP]) for each in found]
+        stored.store(how)
+
+    assert seen == [("a", None), ("b", 9), ("c", 9), ("b", 9), ("d", 9)]
+
+
+def test_state_without_timestamps_is_read() -> None:
+    """An earlier version wrote it; later pieces have them."""
+    former, now = Stored(totals(("shop",), "rows")), Stored(timed("rows"))
+    rows = [{"id": "a", "shop": shop, "n": 9, CHANGE: 1} for shop in "xy"]
+    former.step(pa.RecordBatch.from_pylist(rows, schema=CHANGED))
+    former.store("delta")
+    now.pieces = former.pieces
+    now.store("restart")
+    later = pa.RecordBatch.from_pylist([{**rows[0], "n": 5}], schema=CHANGED)
+
+    assert now.step(later).select(["rows", TIMESTAMP]).to_pylist() == [{"rows": 2, TIMESTAMP: 5}]
+    now.store("delta")
+    schemas = StoredSchemas(pa.schema([ROWS.field("shop")]), pa.schema([]))
+    (found,) = read_content(now.config.layout, now.header, now.pieces, schemas)
+    again = Stored(now.config)
+    again.group.restore(now.header, found.encode(np.arange(found.keys.num_rows)))
+    assert state_of(again) == state_of(now)
+    assert again.step(later).column(TIMESTAMP).to_pylist() == [5]
 
 
 def test_keys_that_are_deleted_are_not_shown() -> None:
