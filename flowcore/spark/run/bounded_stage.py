@@ -40,7 +40,7 @@ from flowcore.spark.operators.chain_specs import ChainOutlet, make_downstream_ch
 from flowcore.spark.operators.python_chain import apply_bounded_chain
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
-from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
+from flowcore.spark.results.swaps import Swap, finish_swaps, require_replaceable, roll_back_swaps
 from flowcore.spark.topics.misfit_lines import name_misfit_lines
 from flowcore.spark.topics.offsets import OffsetRange
 from flowcore.spark.topics.sinks import write_bad_records, write_files, write_topic
@@ -103,24 +103,26 @@ def run_bounded(
     began = time.monotonic()
     fingerprint = fingerprint_operators(stage.operators)  # before anything is written
     folder = results_of(context).folder(stage.name)
+    targets = _targets(stage, context)
     with (
-        folder.fresh_version(_targets(stage, context).values()) as (version, path),
+        folder.fresh_version(targets.values()) as (version, path),
         translate_run_errors(f"stage {stage.name!r}", context.log),
         name_misfit_lines(f"stage {stage.name!r}", stage.sources, context),
         ExitStack() as kept,
         ExitStack() as undone,
     ):
+        require_replaceable(targets.values())  # before anything is computed
         offsets = _resolve_offsets(stage, context.settings)  # once: what is read is what the manifest names
         sources = _versions_at(offsets, context.settings)
         frames, rejected = _compile(stage, context, offsets, kept)
         for result in stage.results:
             frames[result.operator].write.parquet(str(path / result.name))
-        targets = _targets(stage, context)
         swaps = {sink: Swap.of(target, version) for sink, target in targets.items()}
         roll_back_swaps(targets.values())
         undone.callback(roll_back_swaps, targets.values())
         _write_sinks(stage, frames, context, swaps, _input_version(sources))
         finishing()
+        require_replaceable(targets.values())  # it may have changed since
         manifest = Manifest(
             flow=context.flow,
             stage=stage.name,
