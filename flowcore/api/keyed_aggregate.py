@@ -37,6 +37,10 @@ class KeyedAggregate(Window):
     keeps_timestamps = False
     has_newest_timestamp: ClassVar[bool] = True
 
+    def own_attributes(self) -> Mapping[str, bool]:
+        """A later row of a group replaces the earlier one, whatever the functions are."""
+        return {**Window.own_attributes(self), "output_idempotent": True}
+
     def describe(self) -> str:
         text = f"{self.state_values()} by {', '.join(self.by) or 'nothing'}, emitted at each change"
         if self.config.ttl_ms is None:

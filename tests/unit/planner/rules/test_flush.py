@@ -121,6 +121,19 @@ BY_KEY_GROUP: dict[str, tuple[Callable[[Stream], Stream], tuple[str, ...]]] = {
         ).aggregate(x="max(price)"),
         ("shop", "window_start", "window_end"),
     ),
+    "aggregate-with-ttl": (
+        lambda sales: sales.aggregate(
+            by="shop", ttl=timedelta(hours=1), name="held", n="count_if(price > 1)",
+            all="bool_and(price > 1)", any="bool_or(price > 1)",
+        ),
+        ("shop",),
+    ),
+    "one-aggregate-with-ttl": (
+        lambda sales: sales.aggregate(
+            ttl=timedelta(hours=1), name="held", n="count_if(price > 1)", flush=MINUTE
+        ),
+        (),
+    ),
     "process": (
         lambda sales: sales.process(Ranked(), by="kind", schema="rank INT", name="held"), ("kind",),
     ),
