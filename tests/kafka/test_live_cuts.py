@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from flowcore import Flow, KafkaTopic, Tumbling
 from flowcore.spark.run.live_stage import LiveRun
@@ -58,6 +62,33 @@ def test_event_time_ids_and_state_continue_downstream_of_a_cut(live: Live) -> No
     written, copied = _ids(live, cut), _ids(live, copies)
     assert len(copied) == len(set(copied)) == 90
     assert {each.split(":", 2)[2] for each in copied} == {each.split(":", 1)[1] for each in written}
+
+
+@pytest.mark.parametrize(
+    "delivery", ["exactly-once", pytest.param("at-least-once", marks=pytest.mark.thorough)]
+)
+def test_rows_of_the_null_group_stay_in_order_in_a_cut(live: Live, delivery: Any) -> None:
+    """They have no Kafka key, and are in one partition; what is written of other groups is by key."""
+    live.settings = replace(live.settings, max_batch_records=2)
+    source = live.topic("bids", schema="shop STRING, at BIGINT")
+    cut, out = live.topic("cut", delivery=delivery, partitions=5), live.topic("out")
+    flow = Flow("cut")
+    counted = flow.read("bids", source).aggregate(by="shop", n="count(*)", ttl=timedelta(days=1), name="n")
+    counts = counted.through(cut, schema="shop STRING, n BIGINT", name="counts")
+    counts.aggregate(groups="count(*)", total="sum(n)", name="all").write("out", out)
+    live.send(source, *({"shop": shop, "at": at} for at in range(10) for shop in (None, f"s{at % 3}")))
+
+    live.run(flow)
+
+    rows = [record for record in live.records(cut) if "flowcore-id" in record.headers]
+    by_shop: dict[bytes | None, list[tuple[int, int]]] = {}
+    for record in rows:
+        by_shop.setdefault(record.key, []).append((record.partition, record.offset))
+    assert {key: len({place for place, _ in places}) for key, places in by_shop.items()} == dict.fromkeys(
+        (None, b"s0", b"s1", b"s2"), 1
+    )
+    assert [place for place, _ in by_shop[None]] == [0] * 10
+    assert live.values(out)[-1] == {"groups": 4, "total": 20}
 
 
 def _ids(live: Live, topic: KafkaTopic) -> list[str]:

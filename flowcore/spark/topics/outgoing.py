@@ -60,6 +60,9 @@ _MOST_HEADER_BYTES = 16 << 10
 _MOST_DEAD_LETTER_HEADER_BYTES = 1 << 20
 """More than the headers of a dead letter have, unless its topic takes less than four times as much."""
 _ID = "CAST(filter(headers, h -> h.key = 'flowcore-id')[0].value AS STRING)"
+_BY_KEY = "CAST(NULL AS INT)"
+"""The partition of a message that Kafka's client chooses by the key."""
+_NULL_PARTITION = 0
 _ORIGIN = {"topic": "_of_topic", "partition": "_of_partition", "offset": "_of_offset"}
 """Where the source record of a message was, by column; null if no single record made the message."""
 
@@ -93,7 +96,7 @@ class Outgoing:
     def messages(
         self, branched: BranchedFrame, ends: Sequence[tuple[Branch, Write, KafkaTopic]]
     ) -> DataFrame:
-        """Topic, key, value and headers of every row of a frame; for markers also the partition."""
+        """Topic, key, value and headers of every row of a frame, and the partition of those that need one."""
         frame = branched.frame
         cases: list[tuple[str, _Message]] = []
         if branched.has_bad:
@@ -121,7 +124,8 @@ class Outgoing:
             (branched.is_in(branch), self._record(branched, branch, sink, topic))
             for branch, sink, topic in ends
         ]
-        columns = ["topic", "key", "value", "headers", *(["partition"] if branched.has_markers else [])]
+        has_partitions = any(case["partition"] != _BY_KEY for _, case in cases)
+        columns = ["topic", "key", "value", "headers", *(["partition"] if has_partitions else [])]
         texts = [f"{_case(cases, column)} AS {column}" for column in (*columns, _MISFIT)]
         if not ends:
             return frame.selectExpr(*texts).drop(_MISFIT)
@@ -151,7 +155,12 @@ class Outgoing:
             value, element = tag(topic, time, value, misfit)
             found |= element
         key = kafka_key(sink.key, columns)
-        return _message(literal(topic.name), value, headers(found), key=key) | {_MISFIT: misfit or NULL_TEXT}
+        partition = _BY_KEY
+        if sink.is_cut and sink.inputs[0].updating and len(sink.key or ()) == 1 and "flowcore-id" in found:
+            # The rows of the null group have no key, and a later one replaces the earlier ones.
+            partition = f"CASE WHEN {key} IS NULL THEN {_NULL_PARTITION} END"
+        message = _message(literal(topic.name), value, headers(found), key=key, partition=partition)
+        return message | {_MISFIT: misfit or NULL_TEXT}
 
     def _divert_oversized(self, messages: DataFrame, sinks: Sequence[tuple[Write, KafkaTopic]]) -> DataFrame:
         """Divert the messages that the sinks' topics would refuse: to dead letters, or into an error.
@@ -202,7 +211,7 @@ class Outgoing:
 
 
 def _message(
-    topic: str, value: str, headers: str, *, key: str = NULL_TEXT, partition: str = "CAST(NULL AS INT)"
+    topic: str, value: str, headers: str, *, key: str = NULL_TEXT, partition: str = _BY_KEY
 ) -> _Message:
     return {
         "topic": topic, "key": key, "value": value, "headers": headers, "partition": partition,

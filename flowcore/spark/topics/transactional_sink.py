@@ -75,14 +75,17 @@ class TransactionalSink:
     def _divide(self, frame: DataFrame) -> DataFrame:
         """Rows as the task of a slot reads them; each slot is a partition."""
         slots = self._writer.terms.slots
-        is_marker = "partition IS NOT NULL" if "partition" in frame.columns else "false"
-        partition = "partition" if "partition" in frame.columns else "CAST(NULL AS INT) AS partition"
+        partition = "partition" if "partition" in frame.columns else "CAST(NULL AS INT)"
+        is_marker = f"{partition} IS NOT NULL AND {_ID} IS NULL"
         unkeyed = f"coalesce(try_cast({_ORIGIN} AS BIGINT), xxhash64(topic, {_ORIGIN}))"
+        # The rows without a key that have a partition are those of one group, in their order.
+        unkeyed = f"CASE WHEN {partition} IS NULL THEN {unkeyed} ELSE xxhash64(topic, {partition}) END"
         place = f"CASE WHEN key IS NULL THEN {unkeyed} ELSE xxhash64(topic, key) END"
         record = f"CASE WHEN {_ID} IS NULL THEN xxhash64(topic, key, value) ELSE xxhash64(topic, {_ID}) END"
         return (
             frame.selectExpr(
-                "topic", "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value", "headers", partition,
+                "topic", "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value", "headers",
+                f"{partition} AS partition",
                 f"CAST(pmod({place}, {slots}) AS INT) AS {_SLOT}",
                 f"CASE WHEN {is_marker} THEN NULL ELSE {record} END AS hash",
             )
