@@ -20,6 +20,7 @@ import pyarrow as pa
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
+from flowcore.keyed.timers import rank_key
 from flowcore.ranking.keyed import Ranking, RankingGroup
 
 __all__ = ["CHANGE", "INSERTED", "RETRACTED", "Changelog", "ChangelogGroup"]
@@ -70,8 +71,12 @@ class ChangelogGroup(RankingGroup):
         """The keys whose row is a deletion."""
 
     def _expire(self, keys: Sequence[Any], out: StepOutputs) -> None:
-        """Retract the rows of keys that expire, if they are not only forgotten."""
+        """Retract the rows of keys that expire, if they are not only forgotten.
+
+        Those of one time are in an order that a restart does not change.
+        """
         if keys and self._retracts_expired:
+            keys = sorted(keys, key=lambda key: (self._touched_ms[key], rank_key(key)))
             found = [self._places[key] for key in keys]
             self._emit_changes(self._rows.take(np.concatenate(found)), RETRACTED, out)
 

@@ -314,6 +314,23 @@ def test_state_without_timestamps_is_read() -> None:
     assert again.step(later).column(TIMESTAMP).to_pylist() == [5]
 
 
+@pytest.mark.parametrize("how", ["delta", "snapshot"])
+def test_a_restart_changes_no_order_of_rows_that_expire(how: str) -> None:
+    """Their keys were renewed at one time, in another order than they came."""
+    kept, restored, emitted = Stored(changelog(ttl_ms=5)), Stored(changelog(ttl_ms=5)), []
+    for stored in (kept, restored):
+        for at, ids in enumerate(("abcd", "cadb")):
+            rows = [{"id": id_, "n": at, "gone": False} for id_ in ids]
+            stored.step(pa.RecordBatch.from_pylist(rows, schema=ROWS), at)
+            stored.store(how)
+        if stored is restored:
+            stored.store("restart")
+        emitted.append(stored.step(pa.RecordBatch.from_pylist([], schema=ROWS), 6).to_pylist())
+
+    assert emitted[0] == emitted[1]
+    assert [row["id"] for row in emitted[0]] == [*"abcd"]
+
+
 def test_keys_that_are_deleted_are_not_shown() -> None:
     """Although their deletion is in the state until the next snapshot."""
     stored = Stored(changelog())
