@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -40,6 +42,23 @@ def test_entries_of_an_avro_map_may_have_any_order(live: SparkSession) -> None:
     assert [mine for mine, theirs in pairs if mine is not None] == [
         theirs for mine, theirs in pairs if mine is not None
     ]
+
+
+def test_avro_decimals_and_blocks_are_read_in_the_encoding_that_spark_writes(live: SparkSession) -> None:
+    """Others are refused, as formats.md says: decimals with more bytes, arrays in blocks with their size."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    tags = {"type": "array", "items": "string"}
+    fields = [{"name": "price", "type": price}, {"name": "tags", "type": tags}]
+    schema = {"type": "record", "name": "Bid", "fields": fields}
+    topic = KafkaTopic("t", format="avro", format_options={"schema": schema})
+    prices = [Decimal(text) for text in ("-1.28", "-327.68", "1.28", "-1.27", "0.00", "-0.01")]
+    rows = [{"price": each, "tags": ["x"]} for each in prices]
+    others = ["04ff80 02027800", "0280 0104027800", "0280 02027802027800"]
+
+    found = read_payloads(live, topic, [*(encode(topic, row) for row in rows), *map(bytes.fromhex, others)])
+
+    assert found == [*rows, None, None, None]
+    assert all(decode(topic, bytes.fromhex(each)) for each in others)
 
 
 def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkSession) -> None:
