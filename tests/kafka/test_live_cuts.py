@@ -72,7 +72,7 @@ def test_rows_of_the_null_group_stay_in_order_in_a_cut(live: Live, delivery: Any
     live.settings = replace(live.settings, max_batch_records=2)
     source = live.topic("bids", schema="shop STRING, at BIGINT")
     cut, out = live.topic("cut", delivery=delivery, partitions=5), live.topic("out")
-    flow = Flow("cut")
+    flow = Flow("null_group")
     counted = flow.read("bids", source).aggregate(by="shop", n="count(*)", ttl=timedelta(days=1), name="n")
     counts = counted.through(cut, schema="shop STRING, n BIGINT", name="counts")
     counts.aggregate(groups="count(*)", total="sum(n)", name="all").write("out", out)

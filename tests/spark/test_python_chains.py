@@ -169,7 +169,9 @@ def test_native_operators_find_the_columns_that_a_later_one_drops(run: Run, rows
     marked = _sales(flow).map(lambda r: {**r, "mark": "m"}, schema=f"{SALES}, mark STRING")
     twice = marked.with_columns(twice="id * 2")
     joined = twice.join(_sales_again(flow), on="id").union(twice.select("*", "price as paid"))
-    ranked = joined.deduplicate(by="id", within=None, timestamp="paid").top_n(1, by="id", order="paid")
+    ranked = joined.deduplicate(by="id", within=None, timestamp="cast(paid as BIGINT)").top_n(
+        1, by="id", order="paid"
+    )
     ranked.select("id", "twice").write("out", Parquet("out"))
 
     run(flow)
