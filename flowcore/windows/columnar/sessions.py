@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.keyed.columns import runs
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.timers import rank_key
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
@@ -224,9 +224,12 @@ class SessionStore:
         last = self._last
         due = self._used & (((last > after_ms) & (last <= through_ms)) | (last <= ended_ms))
         places = np.flatnonzero(due)
-        ends, keys = last[places].tolist(), self._keys[places].tolist()
-        ordered = sorted(zip(ends, map(rank_key, keys), keys, strict=True), key=itemgetter(0, 1))
-        return list(dict.fromkeys(key for _, _, key in ordered))
+        places = places[np.argsort(last[places], kind="stable")]
+        keys = self._keys[places].tolist()
+        for begin, end in runs(last[places]):
+            if end - begin > 1:
+                keys[begin:end] = sorted(keys[begin:end], key=rank_key)
+        return list(dict.fromkeys(keys))
 
     def _places(self, find: Any, keys: Sequence[Any]) -> Ints:
         return np.fromiter(map(find, keys, repeat(_NONE)), np.int64, len(keys))
