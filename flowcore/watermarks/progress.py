@@ -102,8 +102,9 @@ class WatermarkProgress:
         }
         if emitted := self._merge(*followed, *active):
             yield "", -1, emitted
-        for name in generating.keys() & arrivals.keys():
-            generating[name].arrive(arrivals[name])
+        for name, elements in arrivals.items():
+            if name in generating:
+                generating[name].arrive(elements)
         for name, elements in followed.items():
             for number, watermark_ms, idle in self._sources[name].merged.follow(elements):
                 if emitted := self._emit({name: PartitionWatermark(watermark_ms, idle)}):

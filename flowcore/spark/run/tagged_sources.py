@@ -144,9 +144,8 @@ def _read_query(query: LiveQuery, checkpoint: Path, kept: Mapping[str, Any]) -> 
     left_out = count_ignored(checkpoint)
     for node in filter(_takes_watermarks, query.sources):
         mine = kept.get(node.name)
-        if (
-            mine is None or node.topic is None or "merged" in mine
-        ):  # its strategy is removed at the next start
+        # With ``merged`` it has a strategy, which is removed at the next start.
+        if mine is None or node.topic is None or "merged" in mine:
             continue
         channels = {
             (partition_of(name), name.partition("/")[2]): each

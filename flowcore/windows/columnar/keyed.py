@@ -41,11 +41,8 @@ class ColumnarWindows(ColumnarConfig):
         """
         is_running = latest_only and type(config.assigner) is GlobalWindows and config.trigger == Count(1)
         assigner = config.assigner
-        fixed = type(assigner) in (
-            TumblingWindows,
-            SlidingWindows,
-            SessionWindows,
-        )  # not one derived from them
+        # One that is derived from them assigns as it likes.
+        fixed = type(assigner) in {TumblingWindows, SlidingWindows, SessionWindows}
         if not fixed and not is_running:
             return f"{type(assigner).__name__} are not tumbling, sliding or sessions of one gap"
         if isinstance(assigner, SlidingWindows) and assigner.slide_ms == 1 and assigner.size_ms > 1:
