@@ -1,4 +1,4 @@
-"""Reported progress of a run is shown in logs, in a terminal and on a page."""
+"""Reported progress of a run is shown in logs and in a terminal."""
 
 import io
 import itertools
@@ -11,24 +11,20 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from flowcore.cli.main import flowcore
 from flowcore.cli.top import _view
-from flowcore.metrics.health import liveness_problem, markdown, show_count, tables
+from flowcore.metrics.health import liveness_problem, markdown, tables
 from flowcore.metrics.history import HistoryWriter, history_folder
 from flowcore.metrics.progress import FlowProgress
-from flowcore.metrics.report import Line, line_chart, report_page
 from flowcore.metrics.reporting import LogListener, Reporter, describe_events
+from tests.unit.metrics.commands import call
 from tests.unit.metrics.full_progress import NOW_MS, SWITCH, query, run
 
 
@@ -176,24 +172,6 @@ def test_markdown_keeps_its_columns_for_any_text() -> None:
     assert markdown(table).splitlines()[-1].endswith("| `slice to realtime` | `a\\|b` | - |")
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    """A state folder with the history of a current run and of one before it."""
-    now_ms = time.time_ns() // 1_000_000
-    writer = HistoryWriter(history_folder(tmp_path, "sales"))
-    for ago_s in (86_000, 85_990, 20, 15, 10, 5, 0):
-        seconds = 100.0 - ago_s if ago_s < 80_000 else 87_000.0 - ago_s
-        writer.progressed(run(time_ms=now_ms - ago_s * 1000, seconds=seconds))
-    return tmp_path
-
-
-def call(*arguments: str) -> tuple[int, str, str]:
-    """Run a command; return exit code, output and errors."""
-    found = CliRunner().invoke(flowcore, arguments)
-    error = str(found.exception) if found.exception and not isinstance(found.exception, SystemExit) else ""
-    return found.exit_code, found.stdout, error or found.stderr
-
-
 def test_top_once_shows_the_run_and_json_gives_it_to_scripts(state: Path) -> None:
     """Both exit with 0 while the run is active; the flow's name is enough."""
     shown = call("top", "sales", "--once", "--set", f"state.dir={state}")
@@ -312,102 +290,3 @@ def test_latency_finds_the_topics_of_a_flow_by_its_name(tmp_path: Path) -> None:
     assert "no broker has answered at 127.0.0.1:9" in call("latency", "sales", *where)[2]
     assert "flow 'files' writes no stream to Kafka" in call("latency", "files", *where)[2]
     assert "flow 'other' has no progress" in call("latency", "other", *where)[2]
-
-
-class _Outside(HTMLParser):
-    """Finds the resources that a page would load, and tags that are not closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag not in ("meta", "path", "line"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in ("path", "line"):
-            assert self.open.pop() == tag
-
-
-def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> None:
-    """It has a plot of every known value, the runs and the last switches."""
-    file = tmp_path / "page.html"
-    code, output, _ = call("report", "sales", "--html", str(file), "--set", f"state.dir={state}")
-    page = file.read_text()
-    parser = _Outside()
-    parser.feed(page)
-
-    assert (code, output) == (0, f"{file}: 7 progress reports of flow sales\n")
-    assert (parser.open, parser.loaded) == ([], [])
-    assert "http" not in page.replace("https://", "http://").replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert page.count("<svg") == 25
-    assert page.count("all native") == 1
-
-
-def test_report_of_the_last_part_leaves_out_the_rest(state: Path, tmp_path: Path) -> None:
-    """If nothing is left, the report states it."""
-    arguments = ("report", "sales", "--html", str(tmp_path / "page.html"), "--set", f"state.dir={state}")
-
-    assert "5 progress reports" in call(*arguments, "--since", "1 h")[1]
-    assert "has not run in the last 0:00:00.001" in call(*arguments, "--since", "1 ms")[2]
-    assert "a duration is a number" in call(*arguments, "--since", "soon")[2]
-
-
-def test_report_that_cannot_be_written_names_the_option(state: Path, tmp_path: Path) -> None:
-    """The folder does not exist."""
-    missing = tmp_path / "missing" / "page.html"
-
-    assert "No such file" in call("report", "sales", "--html", str(missing), "--set", f"state.dir={state}")[2]
-
-
-def test_report_shows_a_killed_run_as_killed() -> None:
-    """A run that has not reported its end was killed if its process is gone, or the next run says so."""
-    process = subprocess.Popen(["true"])
-    process.wait()
-    began = {"killed": 300, "ended": 200, "newest": 1}
-    runs = {
-        name: run(time_ms=NOW_MS - seconds_ago * 1_000, seconds=60.0, pid=process.pid)
-        for name, seconds_ago in began.items()
-    }
-    runs["killed"] = replace(runs["killed"], state="killed")
-    runs["ended"] = replace(runs["ended"], state="ended")
-
-    def states(newest: FlowProgress) -> list[str]:
-        page = report_page([runs["killed"], runs["ended"], newest], NOW_MS)
-        (table,) = re.findall(r"<h2>Runs</h2>(<table>.*?</table>)", page, re.DOTALL)
-        return re.findall(r"</td><td class=name>(running|killed|ended)</td>", table)
-
-    assert "was killed" in (liveness_problem(runs["killed"], NOW_MS) or "")
-    assert states(runs["newest"]) == ["killed", "ended", "killed"]
-    assert states(replace(runs["newest"], pid=os.getpid())) == ["running", "ended", "killed"]
-
-
-def test_report_escapes_names() -> None:
-    """Names of flows and errors may contain any characters."""
-    page = report_page([run(flow="<b>", state="failed", error="<script>")], NOW_MS)
-
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
-
-
-def test_chart_breaks_a_line_where_nothing_ran_and_keeps_peaks() -> None:
-    """A plot of a hundred thousand points has at most one per pixel, including the highest."""
-    points: list[tuple[int, float | None]] = [(time_ms, 1.0) for time_ms in range(100_000)]
-    points[50_003] = (50_003, 100.0)
-    points[70_000] = (70_000, None)
-
-    chart = line_chart("t", [Line("a", points), Line("none", [(0, None)])], (0, 100_000), show_count)
-
-    assert chart.count("M") == 2
-    assert chart.count("L") < 2_000
-    assert "L516 8.0" in chart or re.search(r"L51\d(\.\d)? 8\.0", chart)
-    assert "highest 100" in chart
-    assert "none" not in chart
-
-
-def test_chart_without_points_is_empty() -> None:
-    """There is no empty frame."""
-    assert line_chart("t", [Line("a", [(0, None)])], (0, 1), show_count) == ""

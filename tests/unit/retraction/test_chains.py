@@ -14,7 +14,7 @@ from flowcore.keyed.output_columns import DELETED
 from flowcore.retraction.aggregates import RetractingAggregates
 from flowcore.retraction.changelog import CHANGE, Changelog
 from flowcore.windows.built_in import BuiltIn
-from tests.unit.retraction.test_retraction import Stored
+from tests.unit.retraction.stored_changes import Stored
 
 BIDS = pa.schema(
     [("bidder", pa.string()), ("shop", pa.string()), ("price", pa.int64()), ("gone", pa.bool_())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from itertools import chain, pairwise
@@ -13,75 +13,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.keyed.content import StoredSchemas, read_content
 from flowcore.keyed.inspection import _keys
 from flowcore.keyed.manifest import StateManifest
-from flowcore.keyed.operator import StepOutputs
-from flowcore.keyed.output_columns import DELETED, TIMESTAMP
+from flowcore.keyed.output_columns import DELETED
 from flowcore.retraction.aggregates import RetractingAggregates
-from flowcore.retraction.changelog import CHANGE, Changelog
+from flowcore.retraction.changelog import CHANGE
 from flowcore.windows.built_in import BuiltIn
-from tests.unit.keyed.stored_group import StoredGroup
-
-ROWS = pa.schema([
-    ("id", pa.string()), ("shop", pa.string()), ("n", pa.int64()), ("price", pa.float64()),
-    ("cost", pa.decimal128(9, 2)), ("word", pa.string()), ("gone", pa.bool_()),
-])  # fmt: skip
-CHANGED = ROWS.append(pa.field(CHANGE, pa.int8()))
-AGGREGATES = {
-    "rows": BuiltIn("count"),
-    "numbers": BuiltIn("count", ("n",)),
-    "total": BuiltIn("sum", ("n",)),
-    "mean": BuiltIn("avg", ("n",)),
-    "paid": BuiltIn("sum", ("price",)),
-    "price": BuiltIn("avg", ("price",)),
-    "least": BuiltIn("min", ("price",)),
-    "greatest": BuiltIn("max", ("price",)),
-    "prices": BuiltIn("count", ("price",), distinct=True),
-    "spent": BuiltIn("sum", ("cost",)),
-    "cost": BuiltIn("avg", ("cost",)),
-    "first": BuiltIn("min", ("word",)),
-    "words": BuiltIn("count", ("word",), distinct=True),
-}
-Row = dict[str, Any]
-
-
-def changelog(*, ttl_ms: int | None = None) -> Changelog:
-    passed = {name: name for name in ROWS.names}
-    return Changelog(keys=("id",), rows=ROWS, passed=passed, deleted="gone", ttl_ms=ttl_ms)
-
-
-def totals(keys: tuple[str, ...] = ("shop",), *names: str) -> RetractingAggregates:
-    return RetractingAggregates(
-        keys=keys,
-        aggregates=tuple((name, each) for name, each in AGGREGATES.items() if name in (names or AGGREGATES)),
-        change=CHANGE,
-        rows=CHANGED,
-        passed={"@id": "id"},
-    )
-
-
-class Stored(StoredGroup):
-    """A group, with what a step of it emits."""
-
-    def step(self, rows: pa.RecordBatch, processing_time_ms: int = 0) -> pa.RecordBatch:
-        out = StepOutputs()
-        self.group.advance_processing_time(processing_time_ms, out)
-        for piece in (rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)):
-            if piece.num_rows:
-                self.group.rows(piece, out)
-        self.group.finish(out, idle=False)
-        batches = [batch for _, batch in out.batches]
-        schema = self.config.outputs["results"]
-        return (
-            pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
-            if batches
-            else (pa.RecordBatch.from_pylist([], schema=schema))
-        )
+from tests.unit.retraction.stored_changes import (
+    AGGREGATES,
+    CHANGED,
+    ROWS,
+    Row,
+    Stored,
+    changelog,
+    state_of,
+    totals,
+)
 
 
 @dataclass
@@ -234,12 +185,6 @@ def test_the_table_does_not_depend_on_batches(history: Any, data: st.DataObject)
     assert state_of(together) == state_of(apart)
 
 
-def state_of(stored: Stored) -> list[str]:
-    manifest = StateManifest(layout=stored.config.layout, key_groups=1)
-    manifest.header = stored.group.header()
-    return sorted(str(each.shown()) for each in _keys(manifest, [*stored.group.snapshot()]) or ())
-
-
 @settings(max_examples=25, deadline=None)
 @given(histories(), st.sampled_from([("shop",), ()]))
 def test_state_can_be_distributed_anew(history: Any, keys: tuple[str, ...]) -> None:
@@ -274,61 +219,6 @@ def test_state_can_be_inspected() -> None:
         whole.store("delta")
     (found,) = _keys(StateManifest(layout=whole.config.layout, key_groups=1), whole.pieces) or ()
     assert (found.key, found.states) == ({}, {"rows": 2, "n:n": 2, "sum:n": "5"})
-
-
-def timed(*names: str) -> RetractingAggregates:
-    """Aggregates of rows whose timestamp is ``n``."""
-    return replace(totals(("shop",), *names), passed={TIMESTAMP: "n", "@id": "id"})
-
-
-@pytest.mark.parametrize("how", ["delta", "snapshot", "restart"])
-def test_a_result_has_the_newest_timestamp_of_the_rows_of_its_group(how: str) -> None:
-    """Also if the last change is that of an older row, or takes the newest row back."""
-    stored, seen = Stored(timed("rows")), []
-    for id_, time_ms, change in (("a", None, 1), ("b", 9, 1), ("c", 3, 1), ("b", 9, -1), ("d", None, 1)):
-        row = {"id": id_, "shop": "x", "n": time_ms, CHANGE: change}
-        found = stored.step(pa.RecordBatch.from_pylist([row], schema=CHANGED)).to_pylist()
-        seen += [(each["@id"], each[TIMESTAMP]) for each in found]
-        stored.store(how)
-
-    assert seen == [("a", None), ("b", 9), ("c", 9), ("b", 9), ("d", 9)]
-
-
-def test_state_without_timestamps_is_read() -> None:
-    """An earlier version wrote it; later pieces have them."""
-    former, now = Stored(totals(("shop",), "rows")), Stored(timed("rows"))
-    rows = [{"id": "a", "shop": shop, "n": 9, CHANGE: 1} for shop in "xy"]
-    former.step(pa.RecordBatch.from_pylist(rows, schema=CHANGED))
-    former.store("delta")
-    now.pieces = former.pieces
-    now.store("restart")
-    later = pa.RecordBatch.from_pylist([{**rows[0], "n": 5}], schema=CHANGED)
-
-    assert now.step(later).select(["rows", TIMESTAMP]).to_pylist() == [{"rows": 2, TIMESTAMP: 5}]
-    now.store("delta")
-    schemas = StoredSchemas(pa.schema([ROWS.field("shop")]), pa.schema([]))
-    (found,) = read_content(now.config.layout, now.header, now.pieces, schemas)
-    again = Stored(now.config)
-    again.group.restore(now.header, found.encode(np.arange(found.keys.num_rows)))
-    assert state_of(again) == state_of(now)
-    assert again.step(later).column(TIMESTAMP).to_pylist() == [5]
-
-
-@pytest.mark.parametrize("how", ["delta", "snapshot"])
-def test_a_restart_changes_no_order_of_rows_that_expire(how: str) -> None:
-    """Their keys were renewed at one time, in another order than they came."""
-    kept, restored, emitted = Stored(changelog(ttl_ms=5)), Stored(changelog(ttl_ms=5)), []
-    for stored in (kept, restored):
-        for at, ids in enumerate(("abcd", "cadb")):
-            rows = [{"id": id_, "n": at, "gone": False} for id_ in ids]
-            stored.step(pa.RecordBatch.from_pylist(rows, schema=ROWS), at)
-            stored.store(how)
-        if stored is restored:
-            stored.store("restart")
-        emitted.append(stored.step(pa.RecordBatch.from_pylist([], schema=ROWS), 6).to_pylist())
-
-    assert emitted[0] == emitted[1]
-    assert [row["id"] for row in emitted[0]] == [*"abcd"]
 
 
 def test_keys_that_are_deleted_are_not_shown() -> None:
