@@ -82,7 +82,7 @@ def test_refused_launch_is_not_repeated_and_does_not_end_supervision(supervised:
 def test_any_number_of_launches_that_do_not_count_hide_no_crash(
     supervised: Supervised, withdrawn: bool
 ) -> None:
-    """There are more of them than the supervisor reads at once; whoever can launch can make them."""
+    """There are more of them than the supervisor reads at once; anyone who can launch can make them."""
     run = supervised.start(ago_s=60)
     for _ in range(2 * LIMIT + 3):
         if withdrawn:

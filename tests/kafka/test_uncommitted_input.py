@@ -37,7 +37,7 @@ def opened(live: Live) -> Iterator[tuple[KafkaTopic, Producer]]:
 
 
 def test_offsets_end_at_the_first_open_transaction(live: Live, opened: tuple[KafkaTopic, Producer]) -> None:
-    """Two records are before it; whoever reads all records also sees those in it."""
+    """Two records are before it; a reader of all records also sees those in it."""
     topic, _ = opened
     assert end_offsets(live.servers, topic.name, committed=True) == {0: 2}
     assert offsets_at(live.servers, topic.name, START_MS, committed=True) == {0: 2}
