@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
 from flowcore.keyed.columns import in_parts, runs
 from flowcore.keyed.control import LOW_BITS, PARTITION_BITS, QUERY, Channel, ControlElement
-from flowcore.keyed.message_reader import MessageReader
 from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
 from flowcore.keyed.passing import PassingRows, SeenRows
+from flowcore.keyed.row_reader import RowReader
 from flowcore.keyed.task_elements import SenderFiles, TaskElements
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -153,7 +153,7 @@ class Packing:
         senders: The senders whose control elements count; None if all do.
         by_channel: Pack each channel for itself. Necessary if channels share a task in one run and not in
             another: a repeated batch processes its records in the same order.
-        reader: Reads the messages of which the input is made; None if Spark has read them.
+        reader: Reads the rows of which the input is made; None if Spark has read them.
         scattered: Rows of one channel may be in several tasks. Their places are their offsets, by which key
             groups bring them in order again; they are packed by channel.
     """
@@ -168,7 +168,7 @@ class Packing:
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
     senders: SenderFiles | None = None
-    reader: MessageReader | None = None
+    reader: RowReader | None = None
     by_channel: bool = False
     scattered: bool = False
 

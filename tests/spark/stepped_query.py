@@ -28,7 +28,7 @@ from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.busy_times import BusyTimes
-from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, run_key_groups
+from flowcore.spark.operators.key_groups import MARKER_ROWS, run_key_groups
 from flowcore.spark.operators.processor import COUNTERS, MARKERS
 from flowcore.watermarks.progress import WatermarkSource
 
@@ -179,8 +179,7 @@ class SteppedQuery:
             if output in schemas:
                 found.rows(output, pa.ipc.read_record_batch(pa.py_buffer(content), schemas[output]))
             elif output == COUNTERS:
-                rows = pa.ipc.read_record_batch(pa.py_buffer(content), COUNTER_ROWS)
-                counters = json.loads(rows.column(0)[0].as_py())
+                counters = json.loads(content)
                 found.count("dropped_records", counters.get("dropped_records", 0))
             elif output == MARKERS:
                 events = pa.ipc.read_record_batch(pa.py_buffer(content), MARKER_ROWS).column("event")

@@ -19,7 +19,7 @@ from flowcore.api.operators import Operator
 from flowcore.planner.rules.record_labels import number_members
 from flowcore.spark.frame.rows import BAD_COLUMNS, BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote, saturate_times
-from flowcore.spark.frame.unparsed import UnparsedMessages
+from flowcore.spark.frame.unparsed import UnparsedRows
 
 __all__ = ["Branch", "BranchedFrame", "OpenBranches"]
 
@@ -66,7 +66,7 @@ class BranchedFrame:
         keeps_dropped: A dropped record stays as `RowKind.DROPPED`, for the watermarks of windows downstream.
         shared: It contains rows of several branches or kinds.
         scattered: A join has distributed its rows: those of one channel may be in several tasks.
-        unparsed: The messages of which Spark makes a frame, which need not be this one any more.
+        unparsed: The rows of which Spark makes a frame, which need not be this one any more.
     """
 
     frame: DataFrame
@@ -77,16 +77,16 @@ class BranchedFrame:
     keeps_dropped: bool = field(default=False, kw_only=True)
     shared: bool = field(default=False, kw_only=True)
     scattered: bool = field(default=False, kw_only=True)
-    unparsed: UnparsedMessages | None = field(default=None, kw_only=True)
+    unparsed: UnparsedRows | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self.shared = self.shared or self.has_bad or self.has_markers or self.keeps_dropped
 
     @property
-    def unread(self) -> UnparsedMessages | None:
-        """The messages of the frame, if it has all that is read of them, and nothing else."""
-        messages = self.unparsed
-        return messages if messages is not None and messages.parsed is self.frame else None
+    def unread(self) -> UnparsedRows | None:
+        """The rows before Spark reads them, if the frame has all that is read of them, and nothing else."""
+        rows = self.unparsed
+        return rows if rows is not None and rows.parsed is self.frame else None
 
     def is_in(self, branch: Branch) -> str:
         """True for the rows of a branch."""
@@ -124,6 +124,19 @@ class BranchedFrame:
         self.set(texts)
         if unread is not None:
             self.unparsed = unread.choose(columns, self.frame)
+
+    def replace(self, branch: Branch, columns: Mapping[str, str]) -> None:
+        """Replace columns in the rows of a branch."""
+        unread = self.unread
+        self.set(
+            {
+                name: f"CASE WHEN {self.is_in(branch)} THEN {text} ELSE {name} END"
+                for name, text in columns.items()
+            }
+        )
+        if unread is not None:
+            cases = {name: {branch.number: text} for name, text in columns.items()}
+            self.unparsed = unread.replace(cases, self.frame)
 
     def project(
         self, branch: Branch, expressions: Iterable[tuple[str, Expression]], order: Sequence[str], step: str
@@ -172,15 +185,16 @@ class BranchedFrame:
 
     def filter(self, branch: Branch, condition: str) -> None:
         """Drop the rows of a branch for which the condition is not true."""
+        unread = self.unread
         if self.keeps_dropped:
-            gone, unread = f"{self.is_in(branch)} AND NOT coalesce({condition}, false)", self.unread
+            gone = f"{self.is_in(branch)} AND NOT coalesce({condition}, false)"
             self.set({BRANCH: f"CASE WHEN {gone} THEN {RowKind.DROPPED} ELSE {BRANCH} END"})
-            if unread is not None:
-                self.unparsed = unread.filter(branch.number, condition, self.frame)
-            return
-        self.frame = self.frame.where(
-            f"NOT ({self.is_in(branch)}) OR ({condition})" if self.shared else condition
-        )
+        else:
+            others = f"NOT ({self.is_in(branch)}) OR " if self.shared else ""
+            self.frame = self.frame.where(f"{others}({condition})")
+        if unread is not None:
+            drops = not self.keeps_dropped
+            self.unparsed = unread.filter(branch.number, condition, self.frame, drops=drops)
 
     def split(self, branch: Branch, numbers: Sequence[int]) -> list[Branch]:
         """Copy each row of a branch into several branches."""
@@ -341,7 +355,7 @@ class OpenBranches:
     def _merge(self, frames: Sequence[BranchedFrame]) -> BranchedFrame:
         """One frame with the rows of several; they are shared, or none of them is."""
         first, *others = frames
-        unread = [messages for branched in frames if (messages := branched.unread) is not None]
+        unread = [rows for branched in frames if (rows := branched.unread) is not None]
         for branched in others:
             first.frame = first.frame.unionByName(branched.frame, allowMissingColumns=True)
             first.has_coordinates = first.has_coordinates or branched.has_coordinates
@@ -350,7 +364,7 @@ class OpenBranches:
             first.keeps_dropped = first.keeps_dropped or branched.keeps_dropped
             first.scattered = first.scattered or branched.scattered
         if others and len(unread) == len(frames):
-            first.unparsed = UnparsedMessages.unite(unread, first.frame)
+            first.unparsed = UnparsedRows.unite(unread, first.frame)
         # A merged frame also has the other branches of the same sources.
         for output, waiting in self.waiting.items():
             self.waiting[output] = [(first if owner in others else owner, each) for owner, each in waiting]

@@ -38,8 +38,6 @@ class RowKind(IntEnum):
     """A control element, such as a watermark, of a tagged topic or of an operator with state."""
     DROPPED = -3
     """A record that a filter dropped; its timestamp still counts for watermarks."""
-    COUNTERS = -4
-    """Counters of an operator on key groups; the query observes and drops them."""
 
 
 FIRST_BRANCH = 1

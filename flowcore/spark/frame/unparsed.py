@@ -1,7 +1,8 @@
-"""The messages of a query's sources before Spark parses them.
+"""Rows of a query before Spark reads them: the messages of topics, and what an exchange has packed.
 
-Where a frame has nothing but what was read of a message, Python may read the messages itself while it packs
-them for an exchange (`flowcore.keyed.message_reader`).
+Where all that an exchange needs of a frame can be computed in Python, the call that packs its input reads
+them (`flowcore.keyed.row_reader`), and Spark makes no rows of them. So `UnparsedRows` lie beside the frame
+that Spark would make of them, and follow what is done to that frame, as long as Python can do the same.
 """
 
 from __future__ import annotations
@@ -9,118 +10,153 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from flowcore.keyed.conditions import Call, Condition
+from flowcore.keyed.arrow_expressions import ArrowExpression, Call, Constant
 from flowcore.keyed.message_reader import MessageColumns, MessageSource
-from flowcore.spark.frame.conditions import parse_condition
-from flowcore.spark.frame.sql import quote, unquote
+from flowcore.keyed.output_reader import Controls, Passing
+from flowcore.spark.frame.arrow_sql import NOTHING, TypedExpression, parse_condition, parse_expression
 
-__all__ = ["MESSAGE_COLUMNS", "UnparsedMessages", "UnparsedSource"]
+__all__ = ["MESSAGE_COLUMNS", "NULL", "OUTPUT_COLUMN", "PackedOutput", "UnparsedRows", "UnparsedSource"]
 
 MESSAGE_COLUMNS = MessageColumns(
     channel="_channel", offset="_offset", value="_value", written_ms="_written_ms", latest_ms="_latest_ms"
 )
-"""The columns of `UnparsedMessages.frame`."""
-_CONSTANTS = {"false": False, "true": True}
+"""The columns of `UnparsedRows.frame`."""
+OUTPUT_COLUMN = "_output"
+"""Its column with the name of a packed output; only if there are some."""
+NULL: TypedExpression = Constant(None), NOTHING
+_Columns = Mapping[str, TypedExpression | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedOutput:
+    """An output of an operator upstream, by its name in `OUTPUT_COLUMN`."""
+
+    name: str
+    schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnparsedSource:
-    """A source whose messages Python can read.
+    """A topic, or an output of an operator upstream, whose records Python can read.
 
     Attributes:
+        number: Its number, or that of the operator, among the query's sources.
         branch: The number of the branch of its records.
-        fields: The field that a SQL text of a record's column is, by text.
-        constants: The value of a text that is the same in all of its records, by text.
-        computed: The condition on fields that a text is, by text.
+        columns: What each column of its records is; None for one that only Spark can compute.
+        is_valid: Its texts are valid UTF-8.
         kept: The condition under which a record is one of the branch; None for all.
-        timed: Its records carry their event time.
-        advances: Their event time counts for watermarks.
-        find_reasons: Adds to a frame why its messages are bad, to those that have no reason yet.
+        drops: Other records are gone. Otherwise their event time still counts.
     """
 
-    reader: MessageSource
+    reader: MessageSource | PackedOutput
+    number: int
     branch: int
-    fields: Mapping[str, str]
-    timed: bool
-    advances: bool
-    find_reasons: Callable[[DataFrame], DataFrame]
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    computed: Mapping[str, Condition] = field(default_factory=dict)
-    kept: Condition | None = None
+    columns: _Columns
+    is_valid: bool = True
+    kept: ArrowExpression | None = None
+    drops: bool = False
 
-    def condition(self, text: str) -> Condition | None:
-        """A SQL text as a condition on fields; None if Spark has to evaluate it."""
-        types = {column.name: column.type for column in self.reader.value_format.value_format.columns}
-        fields = {unquote(column): (name, types[name]) for column, name in self.fields.items()}
-        return parse_condition(text, fields)
+    def find(self, text: str, known: _Columns) -> TypedExpression | None:
+        """What a SQL text is in its records; None if only Spark can compute it.
 
-    def keep(self, condition: Condition) -> UnparsedSource:
+        Args:
+            known: The columns of the frame, which are null in this source if it does not have them.
+        """
+        if text.startswith("make_valid_utf8(") and self.is_valid:
+            text = text.removeprefix("make_valid_utf8(").removesuffix(")")
+        return parse_expression(text, {**known, **self.columns})
+
+    def keep(self, condition: ArrowExpression, *, drops: bool) -> UnparsedSource:
         """With fewer records in the branch."""
         kept = condition if self.kept is None else Call("and_kleene", (self.kept, condition))
-        return replace(self, kept=kept)
+        return replace(self, kept=kept, drops=drops)
 
 
-@dataclass(frozen=True, slots=True)
-class UnparsedMessages:
-    """The messages of some sources.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnparsedRows:
+    """The messages of some topics, and packed outputs.
 
     Attributes:
-        frame: The messages, in `MESSAGE_COLUMNS`.
-        parsed: The frame with what Spark reads of them. Any other frame has more or fewer rows or columns.
-        sources: The sources, by number.
+        frame: The rows, in `MESSAGE_COLUMNS`; packed outputs also have `OUTPUT_COLUMN`.
+        parsed: The frame that Spark makes of them. Any other frame has more or fewer rows or columns.
+        others: The packed outputs without records, by name.
+        reasons: Each adds to a frame why its messages are bad, to those that have no reason yet.
     """
 
     frame: DataFrame
     parsed: DataFrame
-    sources: Mapping[int, UnparsedSource]
+    sources: Sequence[UnparsedSource]
+    others: Mapping[str, Controls | Passing] = field(default_factory=dict)
+    reasons: Sequence[Callable[[DataFrame], DataFrame]] = ()
 
     @classmethod
-    def unite(cls, members: Sequence[UnparsedMessages], parsed: DataFrame) -> UnparsedMessages:
-        """The messages of several frames that were united in one."""
-        sources = {number: source for each in members for number, source in each.sources.items()}
-        return cls(reduce(DataFrame.unionByName, (each.frame for each in members)), parsed, sources)
+    def unite(cls, members: Sequence[UnparsedRows], parsed: DataFrame) -> UnparsedRows:
+        """The rows of several frames that were united in one."""
+        frames = (each.frame for each in members)
+        return cls(
+            frame=reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames),
+            parsed=parsed,
+            sources=[source for each in members for source in each.sources],
+            others={name: other for each in members for name, other in each.others.items()},
+            reasons=[reason for each in members for reason in each.reasons],
+        )
 
-    def choose(self, columns: Mapping[str, Mapping[int, str]], parsed: DataFrame) -> UnparsedMessages:
-        """With columns that have another text in each branch; ``parsed`` has them, too."""
-        sources = {}
-        for number, source in self.sources.items():
-            texts = {
-                quote(name): text
-                for name, cases in columns.items()
-                if (text := cases.get(source.branch)) is not None
-            }
-            fields = {name: source.fields[text] for name, text in texts.items() if text in source.fields}
-            constants = {name: _CONSTANTS[text] for name, text in texts.items() if text in _CONSTANTS}
-            sources[number] = replace(
-                source, fields={**source.fields, **fields}, constants={**source.constants, **constants}
-            )
+    @property
+    def known(self) -> _Columns:
+        """The columns of all sources, as they are in a source that does not have them."""
+        return dict.fromkeys((name for source in self.sources for name in source.columns), NULL)
+
+    def compute(self, branch: int, columns: Mapping[str, str], parsed: DataFrame) -> UnparsedRows:
+        """With computed columns in a branch."""
+        return self.choose({name: {branch: text} for name, text in columns.items()}, parsed)
+
+    def choose(self, columns: Mapping[str, Mapping[int, str]], parsed: DataFrame) -> UnparsedRows:
+        """With columns that have another text in each branch, and are null in others."""
+        return self._set(columns, parsed, otherwise=NULL)
+
+    def replace(self, columns: Mapping[str, Mapping[int, str]], parsed: DataFrame) -> UnparsedRows:
+        """With other texts of columns in some branches."""
+        return self._set(columns, parsed, otherwise=None)
+
+    def filter(self, branch: int, condition: str, parsed: DataFrame, *, drops: bool) -> UnparsedRows | None:
+        """With the records of a branch for which a condition is true; None if Spark has to find them.
+
+        Args:
+            drops: The other records are gone.
+        """
+        known, sources = self.known, []
+        for source in self.sources:
+            if source.branch != branch:
+                sources.append(source)
+                continue
+            found = parse_condition(condition, {**known, **source.columns})
+            if found is None or (source.kept is not None and source.drops != drops):
+                return None
+            sources.append(source.keep(found, drops=drops))
         return replace(self, sources=sources, parsed=parsed)
-
-    def compute(self, branch: int, columns: Mapping[str, str], parsed: DataFrame) -> UnparsedMessages | None:
-        """With computed columns in a branch; None if Spark has to compute one of them."""
-        number, source = self._source_of(branch)
-        found = {quote(name): source.condition(text) for name, text in columns.items()}
-        computed = {name: each for name, each in found.items() if each is not None}
-        changed = replace(source, computed={**source.computed, **computed})
-        return self._with(number, changed, parsed) if len(computed) == len(columns) else None
-
-    def filter(self, branch: int, condition: str, parsed: DataFrame) -> UnparsedMessages | None:
-        """With the records of a branch for which a condition is true; None if Spark has to find them."""
-        number, source = self._source_of(branch)
-        found = source.condition(condition)
-        return None if found is None else self._with(number, source.keep(found), parsed)
-
-    def _source_of(self, branch: int) -> tuple[int, UnparsedSource]:
-        return next(each for each in self.sources.items() if each[1].branch == branch)
-
-    def _with(self, number: int, source: UnparsedSource, parsed: DataFrame) -> UnparsedMessages:
-        return replace(self, sources={**self.sources, number: source}, parsed=parsed)
 
     def find_reasons(self, frame: DataFrame) -> DataFrame:
         """Add to bad messages that have no reason why they are bad."""
-        sources = (each for each in self.sources.values() if each.reader.bad is not None)
-        return reduce(lambda found, source: source.find_reasons(found), sources, frame)
+        return reduce(lambda found, reason: reason(found), self.reasons, frame)
+
+    def _set(
+        self,
+        columns: Mapping[str, Mapping[int, str]],
+        parsed: DataFrame,
+        *,
+        otherwise: TypedExpression | None,
+    ) -> UnparsedRows:
+        known, sources = self.known, []
+        for source in self.sources:
+            found: dict[str, TypedExpression | None] = {}
+            for name, cases in columns.items():
+                if (text := cases.get(source.branch)) is not None:
+                    found[name] = source.find(text, known)
+                elif otherwise is not None:
+                    found[name] = otherwise
+            sources.append(replace(source, columns={**source.columns, **found}))
+        return replace(self, sources=sources, parsed=parsed)

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 
 from flowcore.api.operators import Operator, WithEventTime
 from flowcore.keyed.control import PARTITION_BITS
-from flowcore.keyed.message_reader import MessageReader
 from flowcore.keyed.packing import InputColumns, Recipient
 from flowcore.keyed.passing import PassingRows
+from flowcore.keyed.row_reader import RowReader
 from flowcore.spark.frame.branches import BranchedFrame
 from flowcore.spark.frame.rows import (
     BACKLOG,
@@ -37,7 +37,7 @@ from flowcore.spark.frame.rows import (
     RowKind,
 )
 from flowcore.spark.frame.sql import json_object, quote
-from flowcore.spark.frame.unparsed import UnparsedMessages
+from flowcore.spark.frame.unparsed import UnparsedRows
 from flowcore.spark.operators.key_group_context import PREFIX, KeyGroupContext, begins_channels
 from flowcore.spark.operators.keyed_step import StepMember
 
@@ -107,16 +107,16 @@ class SelectedRows:
     Attributes:
         columns: The names of their columns other than those of records.
         passing: Which rows pass the exchange; None if no rows do.
-        messages: What the rows are, if Spark has only read their bytes, and Python reads the rest.
-        reader: Reads these messages.
+        unparsed: What the rows are, if Spark does not read them, but Python.
+        reader: Reads these rows.
     """
 
     frame: DataFrame
     columns: InputColumns
     recipients: tuple[Recipient, ...]
     passing: PassingRows | None
-    messages: UnparsedMessages | None = None
-    reader: MessageReader | None = None
+    unparsed: UnparsedRows | None = None
+    reader: RowReader | None = None
 
 
 def select_rows(

@@ -49,12 +49,13 @@ from flowcore.spark.operators.key_group_context import (
 )
 from flowcore.spark.operators.key_groups import StepRows, run_key_groups, text_by_branch, unpack_step
 from flowcore.spark.operators.keyed_step import KeyedStep, StepMember, select_inputs
-from flowcore.spark.operators.message_input import select_messages
+from flowcore.spark.operators.packed_outputs import OutputColumns, leave_packed
 from flowcore.spark.operators.processes import prepare_keyed_process
 from flowcore.spark.operators.ranking import prepare_ranking, prepare_retracting_top_n
 from flowcore.spark.operators.retraction import prepare_changelog, prepare_retracting_aggregate
 from flowcore.spark.operators.sorting import prepare_sorting
 from flowcore.spark.operators.stream_joins import prepare_stream_join
+from flowcore.spark.operators.unparsed_input import select_unparsed
 from flowcore.spark.operators.windows import prepare_window
 
 __all__ = ["name_exchange", "run_exchange"]
@@ -103,7 +104,7 @@ def run_exchange(
     exchange = Exchange(query=name_exchange(context.checkpoint, place.depth), runtimes=runtimes)
     names = passing_columns(branched, others, place, timed=timed)
     passed = to_arrow_schema(StructType([branched.frame.schema[name] for name in names]), timezone="UTC")
-    selected = select_messages(members, branched, others, passed, place) or select_rows(
+    selected = select_unparsed(members, branched, others, passed, place) or select_rows(
         members, branched, others, passed, place
     )
     frame = _with_backlog_status(selected.frame, context) if place.depth == 1 else selected.frame
@@ -118,9 +119,14 @@ def run_exchange(
         with_backlog=context.side_channels.reads_attributes,
         numbers=[*map(context.sources.index, nodes)] if place.later else None,
     )  # fmt: skip
-    if selected.messages is not None:
-        rows = replace(rows, frame=selected.messages.find_reasons(rows.frame))
-    return _add_columns(members, rows, branched, others, context)
+    if selected.unparsed is not None:
+        rows = replace(rows, frame=selected.unparsed.find_reasons(rows.frame))
+    outputs, found = _add_columns(members, rows, branched, others, context)
+    packed = None
+    if not others:
+        packed = leave_packed(outputs, members, rows, passed, place, context, after=selected.unparsed)
+    branched.unparsed = packed and replace(packed, parsed=branched.frame)
+    return found
 
 
 def _packing(
@@ -193,21 +199,28 @@ def _add_columns(
     branched: BranchedFrame,
     others: Mapping[int, Collection[str]],
     context: KeyGroupContext,
-) -> Mapping[Operator, Branch]:
-    """Put the rows of an exchange, with the columns of its outputs, into its frame."""
+) -> tuple[Sequence[OutputColumns], Mapping[Operator, Branch]]:
+    """Put the rows of an exchange, with the columns of its outputs, into its frame.
+
+    Returns:
+        The columns of each output, and the branch of each operator whose output it is.
+    """
     texts: dict[str, str] = {}
     by_branch: dict[str, dict[int, str]] = {RECORD_ID: {}}
     branches: dict[Operator, Branch] = {}
-    for member, outputs in zip(members, rows.columns, strict=True):
+    described = []
+    for place, (member, outputs) in enumerate(zip(members, rows.columns, strict=True)):
         for name, output in member.step.outputs.items():
             found, own = outputs[name], member.step.context
             computed = output.computed(found)
             names = {**found, **{column: next(branched.names) for column in computed}}
-            texts |= {names[column]: text for column, text in computed.items()}
+            plain = {names[column]: text for column, text in computed.items()}
+            texts |= plain
             columns = {column: names[now] for column, now in output.columns.items()}
             engine = output.find_texts(found, own)
             for column, text in engine.items():
                 by_branch.setdefault(column, {})[output.number] = text
+            described.append(OutputColumns(place, name, output.number, found, {**plain, **engine}))
             upstream = output.passed
             branch = Branch(
                 output.number,
@@ -235,7 +248,7 @@ def _add_columns(
     branched.has_bad = branched.has_bad or has_dead_letters
     branched.keeps_dropped = False
     branched.shared = True
-    return branches
+    return described, branches
 
 
 def _seen_rows(passed: pa.Schema, place: Place) -> SeenRows | None:

@@ -30,7 +30,6 @@ from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING, Proce
 from flowcore.spark.operators.unpacking import Outlet, Unpacking
 
 __all__ = [
-    "COUNTER_ROWS",
     "MARKER_ROWS",
     "WORKER_POOL",
     "StepRows",
@@ -43,15 +42,13 @@ __all__ = [
 
 _MARKER: dict[str, pa.DataType] = {"event": pa.binary(), "partition": pa.int32()}
 MARKER_ROWS = pa.schema(_MARKER)
-COUNTER_ROWS = pa.schema([pa.field("counters", pa.string())])
-"""The columns of the outputs `MARKERS` and `COUNTERS` of `flowcore.spark.operators.processor`."""
+"""The columns of the output `MARKERS` of `flowcore.spark.operators.processor`."""
 _PACKED = "key_group INT, kind TINYINT, channel STRING, at BIGINT, payload BINARY, operator INT"
 _OUTPUT = "output STRING, content BINARY, key_group INT, operator INT"
 WORKER_POOL = "FLOWCORE_KEY_GROUPS"
 """The environment variable that names the pool of a Python worker which runs key groups."""
 _environments = Lock()
 """Queries that start concurrently share the Spark context whose environment is changed."""
-_COUNTERS = "_counters"
 
 
 def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange, times: TaskTimes) -> DataFrame:
@@ -97,11 +94,13 @@ class StepRows:
     """The rows that key groups emit.
 
     Attributes:
+        packed: The outputs as they were packed, with those that have no rows.
         frame: The rows of all outputs, each in its branch.
         columns: For each operator, by output, the frame's names of its columns.
         dead_letters: The frame's names of the columns of all operators' dead letters.
     """
 
+    packed: DataFrame
     frame: DataFrame
     columns: Sequence[Mapping[str, Mapping[str, str]]]
     dead_letters: Mapping[str, str]
@@ -154,9 +153,9 @@ def unpack_step(
     unpacking = Unpacking(
         outlets=outlets.by_output, schema=schema, key_group=KEY_GROUP, position=POSITION, backlog=BACKLOG
     )
-    rows = packed.mapInArrow(unpacking.run, from_arrow_schema(schema))
-    frame = _observe_counters(members[0].step.node.name, rows)
-    return StepRows(frame.where(f"{BRANCH} <> {RowKind.COUNTERS}"), found, dead_letters)
+    packed = _observe_counters(members[0].step.node.name, packed)
+    frame = packed.mapInArrow(unpacking.run, from_arrow_schema(schema))
+    return StepRows(packed, frame, found, dead_letters)
 
 
 class _Outlets:
@@ -181,29 +180,32 @@ class _Outlets:
             schema=schema,
             columns={now: name for name, now in columns.items()},
             constants=constants,
-            placed=self._numbers is not None and output not in (PASSING, MARKERS, COUNTERS),
+            placed=self._numbers is not None and output not in (PASSING, MARKERS),
         )
 
     def add_engine(self, place: int) -> None:
-        """Add markers and counters of an operator, and control elements if another exchange needs them."""
+        """Add markers of an operator, and control elements if another exchange needs them."""
         markers = {"event": VALUE, "partition": "partition"}
         self.add(place, MARKERS, MARKER_ROWS, markers, RowKind.MARKER)
-        self.add(place, COUNTERS, COUNTER_ROWS, {"counters": _COUNTERS}, RowKind.COUNTERS)
         if self._numbers is not None:
             self.add(place, CONTROL, CONTROL_ROWS, {"element": ELEMENT}, RowKind.CONTROL)
 
 
-def _observe_counters(name: str, frame: DataFrame) -> DataFrame:
+def _observe_counters(name: str, packed: DataFrame) -> DataFrame:
+    def text(name: str) -> str:
+        counters = f"CASE WHEN output = '{COUNTERS}' THEN CAST(content AS STRING) END"
+        return f"get_json_object({counters}, '$.{name}')"
+
     def counter(name: str) -> str:
-        return f"CAST(get_json_object({_COUNTERS}, '$.{name}') AS BIGINT)"
+        return f"CAST({text(name)} AS BIGINT)"
 
     sums = (*(f"{each}_records" for each in COUNTS), "state_bytes")
-    return frame.observe(
+    return packed.observe(
         f"flowcore-keygroups-{name}",
         *(F.expr(f"coalesce(sum({counter(each)}), 0)").alias(each) for each in sums),
         F.expr(f"sum({counter('buffered_records')})").alias("buffered_records"),
         F.expr(f"min({counter('buffered_since_ms')})").alias("buffered_since_ms"),
         F.expr(f"min({counter('watermark_ms')})").alias("watermark_ms"),
         F.expr(f"max({counter('backlog')})").alias("backlog"),
-        F.expr(f"collect_list(get_json_object({_COUNTERS}, '$.emitted'))").alias("emitted"),
+        F.expr(f"collect_list({text('emitted')})").alias("emitted"),
     )

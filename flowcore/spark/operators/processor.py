@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["COUNTERS", "MANIFESTS", "MARKERS", "PASSING", "SEGMENTS", "Processor", "open_states"]
 
 MARKERS, COUNTERS, PASSING = "_markers", "_counters", "_passing"
-"""Outputs besides an operator's own: ``event`` and ``partition``, ``counters``, rows that passed it."""
+"""Outputs besides an operator's own: ``event`` and ``partition``; a JSON object; rows that passed it."""
 MANIFESTS, SEGMENTS = "manifests", "segments"
 """The names of the states in Spark's store."""
 
@@ -165,6 +165,5 @@ def _contents(result: ExchangeResult, names: Sequence[str]) -> Iterator[tuple[in
             yield number, MARKERS, rows.serialize().to_pybytes()
         emitted = {"emitted": [names[number], out.emitted]} if out.emitted else {}
         counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes() | emitted)
-        rows = pa.record_batch([pa.array([counters])], ["counters"])
-        yield number, COUNTERS, rows.serialize().to_pybytes()
+        yield number, COUNTERS, counters.encode()
     yield from ((EVERY, PASSING, passing) for passing in result.passing)

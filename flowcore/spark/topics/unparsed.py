@@ -12,22 +12,29 @@ from flowcore.api.event_time import event_time_expression, marker_condition, wat
 from flowcore.api.operators import Read
 from flowcore.api.schema import Schema
 from flowcore.errors import FormatError
+from flowcore.keyed.arrow_expressions import Constant, Field
 from flowcore.keyed.control import PARTITION_BITS
-from flowcore.keyed.message_reader import MessageSource
+from flowcore.keyed.message_reader import OFFSET, PARTITION, TIME, MessageSource
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.serializers.formats.json_text import JsonFormat
+from flowcore.spark.frame.arrow_sql import TypedExpression
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,
     BRANCH,
     KAFKA_MS,
+    KEY_GROUP,
+    NEWEST,
+    POSITION,
+    RECORD_ID,
     RECORD_ORDINAL,
     SOURCE,
+    TIMESTAMP_MS,
     VALUE,
     RowKind,
 )
 from flowcore.spark.frame.sql import literal, quote
-from flowcore.spark.frame.unparsed import MESSAGE_COLUMNS, UnparsedMessages, UnparsedSource
+from flowcore.spark.frame.unparsed import MESSAGE_COLUMNS, NULL, UnparsedRows, UnparsedSource
 from flowcore.spark.topics.event_times import WRITTEN_MS
 from flowcore.spark.topics.incoming import Incoming
 
@@ -41,7 +48,7 @@ _REFUSED = literal("is not a value of its topic")
 
 def find_unparsed(
     incoming: Incoming, messages: DataFrame, branch: Branch, branched: BranchedFrame
-) -> UnparsedMessages | None:
+) -> UnparsedRows | None:
     """The messages of a source if Python can read them; None if only Spark can.
 
     Args:
@@ -74,16 +81,31 @@ def find_unparsed(
         needs_time=incoming.missing_time is not None,
         limits_time=limit > 0,
         bad=bad if incoming.keeps_bad else None,
+        place=("partition", "offset", KAFKA_MS),
     )
+    types = {column.name: column.type for column in value_format.value_format.columns}
+    time: TypedExpression = (Field(TIME), "BIGINT") if incoming.timed else NULL
+    engine: dict[str, TypedExpression] = {
+        "topic": (Constant(incoming.topic.name), "STRING"),
+        "partition": (Field(PARTITION), "INT"),
+        "offset": (Field(OFFSET), "BIGINT"),
+        SOURCE: (Constant(incoming.number), "INT"),
+        RECORD_ORDINAL: (Constant("0"), "STRING"),
+        TIMESTAMP_MS: time,
+        NEWEST: time if generates else NULL,
+        **dict.fromkeys((KEY_GROUP, POSITION, RECORD_ID), NULL),
+    }
     source = UnparsedSource(
         reader=reader,
+        number=incoming.number,
         branch=branch.number,
-        fields={quote(physical): name for name, physical in branch.columns.items()},
-        timed=incoming.timed,
-        advances=generates and incoming.timed,
-        find_reasons=lambda found: _find_reasons(found, incoming),
+        columns={
+            **engine,
+            **{physical: (Field(name), types[name]) for name, physical in branch.columns.items()},
+        },
     )
-    return UnparsedMessages(frame, branched.frame, {incoming.number: source})
+    reasons = [lambda found: _find_reasons(found, incoming)] if incoming.keeps_bad else []
+    return UnparsedRows(frame=frame, parsed=branched.frame, sources=[source], reasons=reasons)
 
 
 def _format_of(schema: Schema) -> JsonArrowFormat | None:

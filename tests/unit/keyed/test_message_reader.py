@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowcore.keyed.conditions import Call, Constant, Field
+from flowcore.keyed.arrow_expressions import Call, Constant, Field
 from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.key_group_hash import key_groups_of
-from flowcore.keyed.message_reader import MessageColumns, MessageReader, MessageSource, RecordColumns
+from flowcore.keyed.message_reader import OFFSET, PARTITION, TIME, MessageColumns, MessageSource
+from flowcore.keyed.record_columns import PackingColumns, RecordColumns
+from flowcore.keyed.row_reader import RowReader
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.serializers.formats.json_text import JsonFormat
 
@@ -26,27 +28,30 @@ _INPUT: dict[str, pa.DataType] = {
 INPUT = pa.schema(_INPUT)
 
 
-def _reader(*, bad: Mapping[str, Any] | None, spreads: bool = False, **source: Any) -> MessageReader:
+def _reader(*, bad: Mapping[str, Any] | None, spreads: bool = False, **source: Any) -> RowReader:
     given = {"time": "at", "needs_time": True, "limits_time": True, "bad": bad, **source}
+    columns = {"shop": Field("shop"), "time": Field(TIME), "p": Field(PARTITION), "o": Field(OFFSET)}
     records = [
         RecordColumns(
-            fields={"shop": "shop"}, times=["time"], partitions=["p"], offsets=["o"],
-            constants={"side": bool(number)}, key_groups={"group": (["shop"], spreads)},
+            columns={**columns, "side": Constant(bool(number))}, key_groups={"group": (["shop"], spreads)},
+            partition=Field(PARTITION),
         )
         for number in (0, 1)
     ]  # fmt: skip
-    read = MessageSource(value_format=FORMAT, **given)
-    sources = {number: (read, columns) for number, columns in enumerate(records)}
-    return MessageReader(
-        columns=MessageColumns(
+    read = MessageSource(value_format=FORMAT, place=("p", "o", "w"), **given)
+    return RowReader(
+        names=MessageColumns(
             channel="channel", offset="offset", value="value", written_ms="written", latest_ms="latest"
         ),
-        sources=sources, passes="passes", passing_value="bytes", passing_names=("p", "o", "w"), schema=INPUT,
-        key_groups=4,
+        messages={number: (read, each) for number, each in enumerate(records)},
+        into=PackingColumns(
+            schema=INPUT, channel="channel", offset="offset", passes="passes", passing_value="bytes",
+            key_groups=4,
+        ),
     )  # fmt: skip
 
 
-def _read(reader: MessageReader, *messages: tuple[int, int, bytes | None]) -> list[dict[str, Any]]:
+def _read(reader: RowReader, *messages: tuple[int, int, bytes | None]) -> list[dict[str, Any]]:
     """The rows of messages with source, partition and value; their offsets count from 0."""
     channels = [(source << PARTITION_BITS) + partition for source, partition, _ in messages]
     columns: dict[str, pa.Array[Any]] = {
@@ -120,15 +125,19 @@ def test_record_for_which_a_condition_is_not_true_only_carries_event_time() -> N
     """It has no key group, also where the condition is null; another condition is a column."""
     is_a = Call("equal", (Field("shop"), Constant("a")))
     reader = _reader(bad={})
-    source, records = reader.sources[0]
-    records = replace(records, kept=is_a, computed={"side": Call("invert", (is_a,))}, constants={})
+    source, records = reader.messages[0]
+    columns = {**records.columns, "side": Call("invert", (is_a,))}
+    records = replace(records, kept=is_a, columns=columns)
     messages = [(0, 0, text) for text in (b'{"shop":"a","at":1}', b'{"shop":"b","at":2}', b'{"at":3}')]
 
-    found = _read(replace(reader, sources={0: (source, records)}), *messages)
+    found = _read(replace(reader, messages={0: (source, records)}), *messages)
 
     assert [row["group"] is not None for row in found] == [True, False, False]
     assert [row["side"] for row in found] == [False, True, None]
     assert [row["time"] for row in found] == [1, 2, 3]
+
+    (found_a,) = _read(replace(reader, messages={0: (source, replace(records, drops=True))}), *messages)
+    assert (found_a["time"], found_a["o"]) == (1, 0), "or it is gone, where its event time does not count"
 
 
 def test_rows_of_the_query_itself_stay() -> None:

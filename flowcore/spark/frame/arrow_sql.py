@@ -1,0 +1,236 @@
+"""SQL text as an expression that Arrow evaluates as Spark does: a small part of SQL, in which both agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from flowcore.keyed.arrow_expressions import ArrowExpression, Call, Constant
+
+__all__ = ["TypedExpression", "parse_condition", "parse_expression"]
+
+TypedExpression = tuple[ArrowExpression, str]
+"""An expression with its type as SQL text; `NOTHING` for null of any type."""
+_Columns = Mapping[str, TypedExpression | None]
+
+NOTHING = "VOID"
+_BITS = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
+_TEXT = "STRING"
+_UNLIKE = re.compile(r"\\|\b(var)?char\b", re.IGNORECASE)
+"""What sqlglot reads otherwise: an escape, of which it knows fewer, and types of texts with a length."""
+_COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "equal", exp.NEQ: "not_equal", exp.LT: "less", exp.LTE: "less_equal", exp.GT: "greater",
+    exp.GTE: "greater_equal",
+}  # fmt: skip
+_JOINS: dict[type[exp.Expr], str] = {exp.Concat: "concat", exp.ConcatWs: "concat_ws"}
+_LOGIC: dict[type[exp.Expr], str] = {exp.And: "and_kleene", exp.Or: "or_kleene"}
+
+
+class _UnknownError(Exception):
+    """Only Spark evaluates the text."""
+
+
+def parse_expression(text: str, columns: _Columns) -> TypedExpression | None:
+    """The expression of a SQL text; None if only Spark can evaluate it.
+
+    It has columns, whole numbers, texts, truth values and null; comparisons of whole numbers, and of texts
+    for equality; ``IN``, ``BETWEEN``, ``IS NULL``, ``AND``, ``OR``, ``NOT``; ``CASE``, ``coalesce``,
+    ``nullif``; ``concat``, ``concat_ws`` and ``||`` of texts and whole numbers, which may also be cast to
+    STRING; and ``timestamp_millis``.
+
+    Args:
+        columns: What each column is, by its name in the text; None for one that only Spark can evaluate.
+
+    >>> parse_expression("`c1` || ':' || `c2`", {"c1": (Field("shop"), "STRING"), "c2": (Field("n"), "INT")})
+    ... # doctest: +ELLIPSIS
+    (Call(function='concat', arguments=(Call(...), Call(function='text', ...))), 'STRING')
+    """
+    if _UNLIKE.search(text):
+        return None
+    try:
+        return _Parser(columns).parse(sqlglot.parse_one(text, dialect="spark"))
+    except (SqlglotError, _UnknownError):
+        return None
+
+
+def parse_condition(text: str, columns: _Columns) -> ArrowExpression | None:
+    """The same of a text that is true or false; None for any other text, too.
+
+    >>> parse_condition("`c1` IS NULL", {"c1": (Field("price"), "BIGINT")})
+    Call(function='is_null', arguments=(Field(name='price'),))
+    """
+    found = parse_expression(text, columns)
+    return found[0] if found is not None and found[1] == "BOOLEAN" else None
+
+
+class _Parser:
+    def __init__(self, columns: _Columns) -> None:
+        self._columns = columns
+
+    def parse(self, tree: exp.Expr) -> TypedExpression:
+        if isinstance(tree, exp.Paren):
+            return self.parse(tree.this)
+        if isinstance(tree, exp.Column):
+            return self._column(tree)
+        constant = _constant(tree)
+        if constant is not None:
+            return constant
+        condition = self._condition(tree)
+        return self._value(tree) if condition is None else (condition, "BOOLEAN")
+
+    def _column(self, tree: exp.Column) -> TypedExpression:
+        found = None if tree.table else self._columns.get(tree.name)
+        if found is None:
+            raise _UnknownError
+        return found
+
+    def _condition(self, tree: exp.Expr) -> ArrowExpression | None:
+        """A comparison, a test, or logic; None for anything else."""
+        match tree:
+            case exp.And() | exp.Or():
+                return Call(_LOGIC[type(tree)], (self._truth(tree.left), self._truth(tree.right)))
+            case exp.Not():
+                return Call("invert", (self._truth(tree.this),))
+            case exp.Is() if isinstance(tree.expression, exp.Null):
+                return Call("is_null", (self.parse(tree.this)[0],))
+            case exp.In() if not _has_more(tree):
+                return self._in(tree.this, tree.expressions)
+            case exp.Between() if not tree.args.get("symmetric"):
+                low = self._compare("greater_equal", tree.this, tree.args["low"])
+                return Call("and_kleene", (low, self._compare("less_equal", tree.this, tree.args["high"])))
+            case _ if type(tree) in _COMPARISONS:
+                return self._compare(_COMPARISONS[type(tree)], tree.this, tree.expression)
+            case _:
+                return None
+
+    def _truth(self, tree: exp.Expr) -> ArrowExpression:
+        found, kind = self.parse(tree)
+        if kind != "BOOLEAN":
+            raise _UnknownError
+        return found
+
+    def _in(self, value: exp.Expr, given: Sequence[exp.Expr]) -> ArrowExpression:
+        tests = [self._compare("equal", value, each) for each in given]
+        return reduce(lambda left, right: Call("or_kleene", (left, right)), tests)
+
+    def _compare(self, function: str, left: exp.Expr, right: exp.Expr) -> ArrowExpression:
+        """A comparison of whole numbers, or of texts for equality."""
+        operands = [self.parse(each) for each in (left, right)]
+        kinds = {kind for _, kind in operands}
+        is_text = kinds == {_TEXT} and function in ("equal", "not_equal")
+        if not (is_text or kinds <= _BITS.keys()):
+            raise _UnknownError
+        return Call(function, tuple(each for each, _ in operands))
+
+    def _value(self, tree: exp.Expr) -> TypedExpression:
+        match tree:
+            case exp.Case():
+                return self._case(tree)
+            case exp.Coalesce():
+                return _call("coalesce", [self.parse(each) for each in (tree.this, *tree.expressions)])
+            case exp.Nullif():
+                self._compare("equal", tree.this, tree.expression)  # whether they can be compared
+                value, other = self.parse(tree.this), self.parse(tree.expression)
+                return Call("nullif", (value[0], other[0])), value[1]
+            case exp.ConcatWs(expressions=[separator, *texts]) if not (
+                isinstance(separator, exp.Literal) and any(isinstance(each, exp.Literal) for each in texts)
+            ):  # Arrow 26 leaves out the rows in which all texts are null
+                raise _UnknownError
+            case exp.Concat():  # concat_ws, too
+                return self._join(_JOINS[type(tree)], tree.expressions)
+            case exp.DPipe():
+                return self._join("concat", (tree.this, tree.expression))
+            case exp.Cast() if tree.to.this == exp.DataType.Type.TEXT and not tree.to.args.get("collate"):
+                return self._as_text(tree.this), _TEXT
+            case exp.Anonymous(expressions=[time]) if str(tree.this).lower() == "timestamp_millis":
+                return self._time(time), "TIMESTAMP"
+            case _:
+                raise _UnknownError
+
+    def _time(self, tree: exp.Expr) -> ArrowExpression:
+        found, kind = self.parse(tree)
+        if kind not in _BITS:
+            raise _UnknownError
+        return Call("timestamp_millis", (found,))
+
+    def _case(self, tree: exp.Case) -> TypedExpression:
+        """``CASE``, also the form that compares one value with others."""
+        test: Callable[[exp.Expr], ArrowExpression] = self._truth
+        if (value := tree.this) is not None:
+            test = lambda each: self._compare("equal", value, each)  # noqa: E731 - one of two
+        cases = [(test(each.this), self.parse(each.args["true"])) for each in tree.args["ifs"]]
+        default = tree.args.get("default")
+        otherwise = (Constant(None), NOTHING) if default is None else self.parse(default)
+        kind = _common([found for _, (_, found) in cases] + [otherwise[1]])
+        arguments = [each for condition, (chosen, _) in cases for each in (condition, chosen)]
+        return Call("case", (*arguments, otherwise[0])), kind
+
+    def _join(self, function: str, parts: Sequence[exp.Expr]) -> TypedExpression:
+        return Call(function, tuple(map(self._as_text, parts))), _TEXT
+
+    def _as_text(self, tree: exp.Expr) -> ArrowExpression:
+        found, kind = self.parse(tree)
+        if kind == _TEXT:
+            return found
+        if kind in _BITS or kind == NOTHING:
+            return Call("text", (found,))
+        raise _UnknownError
+
+
+def _call(function: str, arguments: Sequence[TypedExpression]) -> TypedExpression:
+    kind = _common([kind for _, kind in arguments])
+    return Call(function, tuple(each for each, _ in arguments)), kind
+
+
+def _common(kinds: Sequence[str]) -> str:
+    """The type of a value that has one of several types: the same, but for the size of whole numbers."""
+    found = {*kinds} - {NOTHING}
+    if found and found <= _BITS.keys():
+        return max(found, key=_BITS.__getitem__)
+    if len(found) > 1:
+        raise _UnknownError
+    return found.pop() if found else NOTHING
+
+
+def _has_more(tree: exp.In) -> bool:
+    """Whether a test of membership has more than a list."""
+    return not tree.expressions or any(tree.args.get(each) for each in ("query", "unnest", "field"))
+
+
+def _constant(tree: exp.Expr) -> TypedExpression | None:
+    """A literal with its type; None for anything else."""
+    match tree:
+        case exp.Null():
+            return Constant(None), NOTHING
+        case exp.Boolean():
+            return Constant(bool(tree.this)), "BOOLEAN"
+        case exp.Literal(is_string=True):
+            return Constant(tree.this), _TEXT
+        case exp.Literal():
+            return _number(tree.this, 1)
+        case exp.Neg(this=exp.Literal(is_string=False) as number):
+            return _number(number.this, -1)
+        case exp.Cast(this=exp.Literal(is_string=False) as number):
+            found, kind = _number(number.this, 1), tree.to.sql(dialect="spark")
+            if kind not in _BITS or not isinstance(found[0], Constant) or _bits(found[0].value) > _BITS[kind]:
+                raise _UnknownError
+            return found[0], kind
+        case _:
+            return None
+
+
+def _number(digits: str, sign: int) -> TypedExpression:
+    if not (digits.isascii() and digits.isdecimal()) or _bits(int(digits)) > _BITS["BIGINT"]:
+        raise _UnknownError
+    kind = "INT" if _bits(int(digits)) <= _BITS["INT"] else "BIGINT"
+    return Constant(sign * int(digits)), kind
+
+
+def _bits(number: object) -> int:
+    assert isinstance(number, int)  # noqa: S101 - of a literal
+    return number.bit_length()

@@ -1,0 +1,71 @@
+"""Expressions are evaluated with the logic of SQL, in which null is neither true nor false."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore.keyed.arrow_expressions import (
+    ArrowExpression,
+    Call,
+    Constant,
+    Field,
+    evaluate,
+    evaluate_rows,
+)
+
+COLUMNS: dict[str, pa.Array[Any]] = {
+    "n": pa.array([1, 5, None], pa.int32()), "big": pa.array([1, 6, 7], pa.int64()),
+    "text": pa.array(["a", None, "ż"]), "flag": pa.array([True, False, None]),
+}  # fmt: skip
+IS_ONE = Call("equal", (Field("n"), Constant(1)))
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (Field("flag"), [True, False, None]),
+        (IS_ONE, [True, False, None]),
+        (Call("less", (Field("n"), Field("big"))), [False, True, None]),
+        (Call("equal", (Field("text"), Constant("ż"))), [False, None, True]),
+        (Call("is_null", (Field("n"),)), [False, False, True]),
+        (Call("invert", (Field("flag"),)), [False, True, None]),
+        (Call("and_kleene", (Field("flag"), IS_ONE)), [True, False, None]),
+        (Call("or_kleene", (Field("flag"), Call("is_null", (Field("n"),)))), [True, False, True]),
+    ],
+    ids=repr,
+)
+def test_null_is_neither_true_nor_false(condition: ArrowExpression, expected: list[bool | None]) -> None:
+    """In comparisons and in logic, of columns of different sizes."""
+    assert evaluate(condition, COLUMNS).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (Call("case", (Field("flag"), Field("text"), Constant("no"))), ["a", "no", "no"]),
+        (Call("case", (Field("flag"), Field("text"), Constant(None))), ["a", None, None]),
+        (Call("coalesce", (Constant(None), Field("text"), Constant("x"))), ["a", "x", "ż"]),
+        (Call("nullif", (Field("text"), Constant("a"))), [None, None, "ż"]),
+        (Call("concat", (Field("text"), Constant(":"), Call("text", (Field("big"),)))), ["a:1", None, "ż:7"]),
+        (Call("concat_ws", (Constant(":"), Field("text"), Call("text", (Field("n"),)))), ["a:1", "5", "ż"]),
+        (Call("concat", (Constant("a"), Constant(None))), [None, None, None]),
+        (Constant("same"), ["same", "same", "same"]),
+    ],
+    ids=repr,
+)
+def test_texts_are_joined_and_chosen(expression: ArrowExpression, expected: list[str | None]) -> None:
+    """A condition that is null chooses nothing; concat of a null is null, and concat_ws leaves it out."""
+    assert evaluate_rows(expression, COLUMNS, 3, pa.string()).to_pylist() == expected
+
+
+def test_time_that_has_no_microseconds_is_no_error() -> None:
+    """Which rows have such a time is another condition of the same expression."""
+    columns: dict[str, pa.Array[Any]] = {"at": pa.array([1_500, 1 << 62])}
+    expression = Call("timestamp_millis", (Field("at"),))
+
+    found = evaluate_rows(expression, columns, 2, pa.timestamp("us", "UTC"))
+
+    assert found.cast(pa.int64())[0].as_py() == 1_500_000
