@@ -1,7 +1,7 @@
 """Check of Nexmark's queries: what the flows wrote to Kafka, against DuckDB's answers over the same events.
 
 The SQL text of a query is in the file beside its flow. It reads the tables `person`, `auction` and `bid`.
-Their column `ts` is `date_time` as a timestamp.
+Their column `ts` is `date_time` as a timestamp, and `arrival` is the place among the events of the table.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ def _answer(query: str, events: Tables) -> Iterator[duckdb.DuckDBPyConnection]:
     """A database with DuckDB's answer, as the table ``answer``."""
     with duckdb.connect() as database:
         for name, table in events.items():
-            database.register(f"{name}_events", table)
+            arrived = table.append_column("arrival", pa.array(np.arange(table.num_rows)))
+            database.register(f"{name}_events", arrived)
             timed = f"SELECT *, epoch_ms(date_time) AS ts FROM {name}_events"  # noqa: S608 - our own names
             database.execute(f"CREATE VIEW {name} AS {timed}")
         text = (_FOLDER / f"{query}.sql").read_text()
