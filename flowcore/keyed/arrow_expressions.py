@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = ["ArrowExpression", "Call", "Constant", "Field", "evaluate", "evaluate_rows"]
+
+_INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+_ESCAPED = r'["\\\x00-\x1f]'
+_ESCAPES = {number: f"\\u{number:04X}" for number in range(0x20)}
+_ESCAPES |= {ord(one): f"\\{other}" for one, other in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +36,11 @@ class Constant:
 class Call:
     """A function that treats null as SQL does.
 
-    It is one of Arrow (a comparison, ``is_null``, or logic by Kleene) or one of these: ``case`` (conditions,
-    each before its value, then the value of other rows), ``coalesce``, ``concat``, ``concat_ws`` (of texts of
-    which one is never null), ``nullif``, ``text`` (of a whole number) and ``timestamp_millis``.
+    It is one of Arrow (a comparison, ``is_null``, arithmetic that wraps, or logic by Kleene) or one of these:
+    ``case`` (conditions, each before its value, then the value of other rows), ``coalesce``, ``concat``,
+    ``concat_ws`` (of texts of which one is never null), ``integer`` (the value, its bits), ``json_object`` (a
+    name before each value; Spark's ``to_json``), ``nullif``, ``octet_length``, ``sha2`` (of 256 bits),
+    ``text`` (of a whole number or truth value) and ``timestamp_millis``.
     """
 
     function: str
@@ -55,6 +63,8 @@ def evaluate(expression: ArrowExpression, columns: Mapping[str, pa.Array[Any]]) 
         case Constant(value):
             constant: Any = value
             return pa.scalar(constant)
+        case Call("case", arguments):
+            return _case(arguments, columns)
         case Call(function, arguments):
             found = [evaluate(each, columns) for each in arguments]
             own = _FUNCTIONS.get(function)
@@ -75,11 +85,20 @@ def evaluate_rows(
     return array
 
 
-def _case(arguments: Sequence[Any]) -> Any:
-    *cases, value = arguments
+def _case(arguments: Sequence[ArrowExpression], columns: Mapping[str, pa.Array[Any]]) -> Any:
+    """The value of ``case``; one that no row has is not computed."""
+    *cases, otherwise = arguments
+    value = evaluate(otherwise, columns)
     for condition, chosen in reversed([*zip(cases[::2], cases[1::2], strict=True)]):
-        value = pc.if_else(pc.fill_null(condition, False), chosen, value)
+        is_chosen = pc.fill_null(evaluate(condition, columns), False)
+        if pc.any(is_chosen).as_py() if isinstance(is_chosen, pa.Array) else is_chosen.as_py():
+            value = pc.if_else(is_chosen, evaluate(chosen, columns), value)
     return value
+
+
+def _nullif(arguments: Sequence[Any]) -> Any:
+    value, other = arguments
+    return pc.if_else(pc.fill_null(pc.equal(value, other), False), pa.scalar(None, value.type), value)
 
 
 def _coalesce(arguments: Sequence[Any]) -> Any:
@@ -91,6 +110,48 @@ def _texts(arguments: Sequence[Any]) -> list[Any]:
     return [pc.cast(each, pa.string()) if pa.types.is_null(each.type) else each for each in arguments]
 
 
+def _integer(arguments: Sequence[Any]) -> Any:
+    value, bits = arguments
+    return pc.cast(value, _INTEGERS[bits.as_py()], safe=False)
+
+
+def _json_object(arguments: Sequence[Any]) -> Any:
+    """Objects without the members that are null."""
+    members = []
+    for name, value in zip(arguments[::2], arguments[1::2], strict=True):
+        member = f",{json_string(name.as_py())}:"
+        shown = _json_strings(value) if pa.types.is_string(value.type) else pc.cast(value, pa.string())
+        members.append(pc.coalesce(pc.binary_join_element_wise(member, shown, ""), ""))
+    joined = pc.binary_join_element_wise(*members, "")
+    return pc.binary_join_element_wise("{", pc.utf8_slice_codeunits(joined, 1), "}", "")
+
+
+def _json_strings(values: Any) -> Any:
+    if isinstance(values, pa.Array) and pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+        return pa.array([value if value is None else json_string(value) for value in values.to_pylist()])
+    if isinstance(values, pa.Scalar):
+        value = values.as_py()
+        return pa.scalar(value if value is None else json_string(value), pa.string())
+    return pc.binary_join_element_wise('"', values, '"', "")
+
+
+def json_string(text: str) -> str:
+    r"""A text as Jackson writes it, which is Spark's library for JSON.
+
+    >>> print(json_string("a\x1f"))
+    "a\u001F"
+    """
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def _sha2(arguments: Sequence[Any]) -> Any:
+    (texts,) = arguments
+    same = isinstance(texts, pa.Scalar)
+    given = [texts.as_py()] if same else texts.to_pylist()
+    found = [None if text is None else hashlib.sha256(text.encode()).hexdigest() for text in given]
+    return pa.scalar(found[0], pa.string()) if same else pa.array(found, pa.string())
+
+
 def _timestamp_millis(arguments: Sequence[Any]) -> Any:
     """A time of milliseconds; one outside of 64-bit microseconds is any time, and no error."""
     (time_ms,) = arguments
@@ -99,13 +160,16 @@ def _timestamp_millis(arguments: Sequence[Any]) -> Any:
 
 
 _FUNCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
-    "case": _case,
     "coalesce": _coalesce,
     "concat": lambda found: pc.binary_join_element_wise(*_texts(found), "", null_handling="emit_null"),
     "concat_ws": lambda found: pc.binary_join_element_wise(
         *_texts(found[1:]), found[0], null_handling="skip"
     ),
-    "nullif": lambda found: _case([pc.equal(*found), pa.scalar(None, found[0].type), found[0]]),
+    "integer": _integer,
+    "json_object": _json_object,
+    "nullif": _nullif,
+    "octet_length": lambda found: pc.binary_length(found[0]),
+    "sha2": _sha2,
     "text": lambda found: pc.cast(found[0], pa.string()),
     "timestamp_millis": _timestamp_millis,
 }

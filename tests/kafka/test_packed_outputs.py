@@ -68,6 +68,12 @@ def _ranked_windows(streams: list[Stream], topics: Topics) -> None:
     totals.top_n(2, by="shop", order=("total desc", "n", "window_start")).write("out", topics["out"])
 
 
+def _sorted_halves(streams: list[Stream], topics: Topics) -> None:
+    totals = streams[0].window(Tumbling(10), by=("shop", "n"), name="totals").aggregate(total="sum(price)")
+    halves = totals.with_columns(half="total / 2")
+    halves.window(Tumbling(10), by="n", name="all").aggregate(all="sum(half)").write("out", topics["out"])
+
+
 CONNECTED: dict[str, tuple[int, Flows]] = {
     "windows-of-windows": (2, (1, _windows_of_windows, ["out", "late"])),
     "three-windows": (3, (1, _three_windows, ["out"])),
@@ -75,9 +81,10 @@ CONNECTED: dict[str, tuple[int, Flows]] = {
     "averages": (4, (2, _averages, ["out"])),
     "distinct-in-windows": (2, (1, _distinct_in_windows, ["out", "late"])),
     "interval-joins": (2, (3, _interval_joins, ["out"])),
-    "ranked-windows": (1, (1, _ranked_windows, ["out"])),
+    "ranked-windows": (2, (1, _ranked_windows, ["out"])),
+    "sorted-halves": (1, (1, _sorted_halves, ["out"])),
 }
-"""How many exchanges Python reads for; only Spark makes the key of a window for the ids of ranked ones."""
+"""How many exchanges Python reads for; only Spark divides."""
 
 
 @pytest.mark.parametrize("name", CONNECTED)

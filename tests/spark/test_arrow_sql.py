@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from flowcore.keyed.arrow_expressions import Field, evaluate_rows
 from flowcore.settings import Settings
 from flowcore.spark.frame.arrow_sql import TypedExpression, parse_condition, parse_expression
+from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.run.session import live_session
 
 pytestmark = pytest.mark.spark
@@ -73,6 +74,20 @@ BY_ARROW = [
     "nullif(a, b)",
     "nullif(t, 'x')",
     "coalesce(a, b, 1Y)",
+    "if(f, t, 'no')",
+    "if(f AND a = 1, a, null)",
+    "1 + int(a >= 1) + int(b > 5)",
+    "a + b",
+    "a - 1",
+    "a * a",
+    "b * 2000000000",
+    "b - a",
+    "CAST(f AS TINYINT)",
+    "a + 1 > 5",
+    "to_json(named_struct('a', a, 'odd name', t, 'f', f))",
+    "octet_length(t)",
+    "sha2(t, 256)",
+    f"concat_ws(':', 'h', {key_text({'t': 't', 'a': 'a'})}, a)",
     "CASE WHEN a BETWEEN -62135596800000 AND 253402300799999 THEN timestamp_millis(a) END",
 ]
 BY_SPARK = [
@@ -80,7 +95,6 @@ BY_SPARK = [
     "t > 'a'",
     "a = '5'",
     "a = 1.5",
-    "a + 1 > 5",
     "a = NULL",
     "a IN (1, NULL)",
     "a IN ('1')",
@@ -112,7 +126,7 @@ def test_arrow_gives_the_value_of_spark(spark: SparkSession) -> None:
     values = [
         [None, -(2**63), -1, 0, 1, 2],
         [None, -1, 1, 7],
-        [None, "", "x", "ż"],
+        [None, "", "x", "ż", 'a"\\\x01\x1f\n\x7f/' + "é" * 99],
         [None, True, False],
         [None, 1.5],
     ]
@@ -143,8 +157,9 @@ def test_other_expressions_are_left_to_spark(text: str) -> None:
         "opaque", "opaque || t", "concat(t, d)", "concat(t, f)", "CASE WHEN f THEN t ELSE a END",
         "coalesce(t, 1)", "CAST(d AS STRING)", "CAST(a AS INT)", "concat_ws(t, t)", "nullif(t, 1)", "300Y",
         "concat_ws(', ', t)", "CAST(t AS CHAR(2))", "CAST(t AS STRING COLLATE UTF8_LCASE)",
-        "t || 'a\\n'", "upper(t)", "timestamp_millis(d)", "timestamp_millis(a, b)", "a + 1",
-        "CASE WHEN d > 1 THEN a END", "CAST(t AS VARCHAR(2))", "TRY_CAST(t AS INT)",
+        "t || 'a\\n'", "upper(t)", "timestamp_millis(d)", "timestamp_millis(a, b)", "a / 2", "a % 2", "a + d",
+        "CAST(a AS SMALLINT)", "to_json(t)", "to_json(named_struct('d', d))", "sha2(t, 512)",
+        "CASE WHEN d > 1 THEN a END", "CAST(t AS VARCHAR(2))", "TRY_CAST(t AS INT)", "CAST(t AS INT)",
     ],
 )  # fmt: skip
 def test_values_of_other_types_are_left_to_spark(text: str) -> None:

@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from flowcore.keyed.arrow_expressions import ArrowExpression, Call, Constant
+from flowcore.spark.frame.sql import JSON_OPTIONS
 
 __all__ = ["TypedExpression", "parse_condition", "parse_expression"]
 
@@ -27,6 +28,7 @@ _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "equal", exp.NEQ: "not_equal", exp.LT: "less", exp.LTE: "less_equal", exp.GT: "greater",
     exp.GTE: "greater_equal",
 }  # fmt: skip
+_ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "add", exp.Sub: "subtract", exp.Mul: "multiply"}
 _JOINS: dict[type[exp.Expr], str] = {exp.Concat: "concat", exp.ConcatWs: "concat_ws"}
 _LOGIC: dict[type[exp.Expr], str] = {exp.And: "and_kleene", exp.Or: "or_kleene"}
 
@@ -39,17 +41,21 @@ def parse_expression(text: str, columns: _Columns) -> TypedExpression | None:
     """The expression of a SQL text; None if only Spark can evaluate it.
 
     It has columns, whole numbers, texts, truth values and null; comparisons of whole numbers, and of texts
-    for equality; ``IN``, ``BETWEEN``, ``IS NULL``, ``AND``, ``OR``, ``NOT``; ``CASE``, ``coalesce``,
-    ``nullif``; ``concat``, ``concat_ws`` and ``||`` of texts and whole numbers, which may also be cast to
-    STRING; and ``timestamp_millis``.
+    for equality; sums, differences and products of whole numbers, which wrap as in a live session;
+    ``IN``, ``BETWEEN``, ``IS NULL``, ``AND``, ``OR``, ``NOT``; ``CASE``, ``if``, ``coalesce``, ``nullif``;
+    ``concat``, ``concat_ws`` and ``||`` of texts and whole numbers, which may also be cast to STRING; truth
+    values as whole numbers; ``to_json`` of a struct of such values, ``octet_length``, ``sha2``; and
+    ``timestamp_millis``.
 
     Args:
         columns: What each column is, by its name in the text; None for one that only Spark can evaluate.
 
+    >>> from flowcore.keyed.arrow_expressions import Field
     >>> parse_expression("`c1` || ':' || `c2`", {"c1": (Field("shop"), "STRING"), "c2": (Field("n"), "INT")})
     ... # doctest: +ELLIPSIS
     (Call(function='concat', arguments=(Call(...), Call(function='text', ...))), 'STRING')
     """
+    text = text.replace(f", {JSON_OPTIONS})", ")")  # they are about times, of which no object is made here
     if _UNLIKE.search(text):
         return None
     try:
@@ -61,6 +67,7 @@ def parse_expression(text: str, columns: _Columns) -> TypedExpression | None:
 def parse_condition(text: str, columns: _Columns) -> ArrowExpression | None:
     """The same of a text that is true or false; None for any other text, too.
 
+    >>> from flowcore.keyed.arrow_expressions import Field
     >>> parse_condition("`c1` IS NULL", {"c1": (Field("price"), "BIGINT")})
     Call(function='is_null', arguments=(Field(name='price'),))
     """
@@ -109,10 +116,7 @@ class _Parser:
                 return None
 
     def _truth(self, tree: exp.Expr) -> ArrowExpression:
-        found, kind = self.parse(tree)
-        if kind != "BOOLEAN":
-            raise _UnknownError
-        return found
+        return self._typed(tree, ["BOOLEAN"])
 
     def _in(self, value: exp.Expr, given: Sequence[exp.Expr]) -> ArrowExpression:
         tests = [self._compare("equal", value, each) for each in given]
@@ -133,10 +137,19 @@ class _Parser:
                 return self._case(tree)
             case exp.Coalesce():
                 return _call("coalesce", [self.parse(each) for each in (tree.this, *tree.expressions)])
+            case exp.If():
+                return self._choose([(self._truth(tree.this), tree.args["true"])], tree.args.get("false"))
             case exp.Nullif():
                 self._compare("equal", tree.this, tree.expression)  # whether they can be compared
                 value, other = self.parse(tree.this), self.parse(tree.expression)
                 return Call("nullif", (value[0], other[0])), value[1]
+            case _ if type(tree) in _ARITHMETIC:
+                return self._arithmetic(_ARITHMETIC[type(tree)], tree.this, tree.expression)
+            case _:
+                return self._text(tree)
+
+    def _text(self, tree: exp.Expr) -> TypedExpression:
+        match tree:
             case exp.ConcatWs(expressions=[separator, *texts]) if not (
                 isinstance(separator, exp.Literal) and any(isinstance(each, exp.Literal) for each in texts)
             ):  # Arrow 26 leaves out the rows in which all texts are null
@@ -147,28 +160,64 @@ class _Parser:
                 return self._join("concat", (tree.this, tree.expression))
             case exp.Cast() if tree.to.this == exp.DataType.Type.TEXT and not tree.to.args.get("collate"):
                 return self._as_text(tree.this), _TEXT
+            case exp.JSONFormat(this=exp.Struct() as struct) if not tree.args.get("options"):
+                return self._json_object(struct.expressions), _TEXT
+            case exp.SHA2(this=text) if _constant(tree.args.get("length") or tree) == (Constant(256), "INT"):
+                return Call("sha2", (self._typed(text, [_TEXT]),)), _TEXT
+            case _:
+                return self._number(tree)
+
+    def _number(self, tree: exp.Expr) -> TypedExpression:
+        match tree:
+            case exp.Cast() if (kind := tree.to.sql(dialect="spark")) in _BITS:
+                # Of another number it may be too large: CAST and TRY_CAST are the same tree.
+                return _integer(self._typed(tree.this, ["BOOLEAN"]), kind), kind
+            case exp.Anonymous(expressions=[text]) if str(tree.this).lower() == "octet_length":
+                return Call("octet_length", (self._typed(text, [_TEXT]),)), "INT"
             case exp.Anonymous(expressions=[time]) if str(tree.this).lower() == "timestamp_millis":
-                return self._time(time), "TIMESTAMP"
+                return Call("timestamp_millis", (self._typed(time, [*_BITS]),)), "TIMESTAMP"
             case _:
                 raise _UnknownError
 
-    def _time(self, tree: exp.Expr) -> ArrowExpression:
+    def _typed(self, tree: exp.Expr, kinds: Sequence[str]) -> ArrowExpression:
         found, kind = self.parse(tree)
+        if kind not in kinds:
+            raise _UnknownError
+        return found
+
+    def _arithmetic(self, function: str, *operands: exp.Expr) -> TypedExpression:
+        """Both have the type of the result, in which it wraps."""
+        found = [self.parse(each) for each in operands]
+        kind = _common([kind for _, kind in found])
         if kind not in _BITS:
             raise _UnknownError
-        return Call("timestamp_millis", (found,))
+        return Call(function, tuple(_integer(each, kind) for each, _ in found)), kind
+
+    def _json_object(self, members: Sequence[exp.Expr]) -> ArrowExpression:
+        arguments: list[ArrowExpression] = []
+        for member in members:
+            if not (isinstance(member, exp.PropertyEQ) and isinstance(member.this, exp.Identifier)):
+                raise _UnknownError
+            value = self._typed(member.expression, [_TEXT, "BOOLEAN", *_BITS])
+            arguments += [Constant(member.this.name), value]
+        return Call("json_object", tuple(arguments))
 
     def _case(self, tree: exp.Case) -> TypedExpression:
         """``CASE``, also the form that compares one value with others."""
         test: Callable[[exp.Expr], ArrowExpression] = self._truth
         if (value := tree.this) is not None:
             test = lambda each: self._compare("equal", value, each)  # noqa: E731 - one of two
-        cases = [(test(each.this), self.parse(each.args["true"])) for each in tree.args["ifs"]]
-        default = tree.args.get("default")
+        cases = [(test(each.this), each.args["true"]) for each in tree.args["ifs"]]
+        return self._choose(cases, tree.args.get("default"))
+
+    def _choose(
+        self, cases: Sequence[tuple[ArrowExpression, exp.Expr]], default: exp.Expr | None
+    ) -> TypedExpression:
+        values = [self.parse(value) for _, value in cases]
         otherwise = (Constant(None), NOTHING) if default is None else self.parse(default)
-        kind = _common([found for _, (_, found) in cases] + [otherwise[1]])
-        arguments = [each for condition, (chosen, _) in cases for each in (condition, chosen)]
-        return Call("case", (*arguments, otherwise[0])), kind
+        kind = _common([*(found for _, found in values), otherwise[1]])
+        pairs = zip((condition for condition, _ in cases), (value for value, _ in values), strict=True)
+        return Call("case", (*(each for pair in pairs for each in pair), otherwise[0])), kind
 
     def _join(self, function: str, parts: Sequence[exp.Expr]) -> TypedExpression:
         return Call(function, tuple(map(self._as_text, parts))), _TEXT
@@ -185,6 +234,10 @@ class _Parser:
 def _call(function: str, arguments: Sequence[TypedExpression]) -> TypedExpression:
     kind = _common([kind for _, kind in arguments])
     return Call(function, tuple(each for each, _ in arguments)), kind
+
+
+def _integer(value: ArrowExpression, kind: str) -> ArrowExpression:
+    return Call("integer", (value, Constant(_BITS[kind] + 1)))
 
 
 def _common(kinds: Sequence[str]) -> str:

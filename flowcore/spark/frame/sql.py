@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import sqlglot
 
 __all__ = [
-    "BATCH_CLOCK_MS", "STRICT_TIMES", "TIME_FORMATS", "displayable_timestamp", "json_object", "literal",
-    "options", "quote", "saturate_times", "struct", "unquote", "visible",
+    "BATCH_CLOCK_MS", "JSON_OPTIONS", "STRICT_TIMES", "TIME_FORMATS", "displayable_timestamp", "json_object",
+    "literal", "options", "quote", "saturate_times", "struct", "unquote", "visible",
 ]  # fmt: skip
 
 _INVISIBLE = r"[\p{C}\p{Zl}\p{Zp}]+"
@@ -84,12 +84,13 @@ def options(values: Mapping[str, str]) -> str:
     return f"map({', '.join(literal(each) for pair in values.items() for each in pair)})"
 
 
-_JSON_OPTIONS = options(TIME_FORMATS)
+JSON_OPTIONS = options(TIME_FORMATS)
+"""Of what `json_object` writes."""
 
 
 def json_object(fields: Mapping[str, str]) -> str:
     """A JSON object of named expressions without the null ones; times have microseconds."""
-    return f"to_json({struct(fields)}, {_JSON_OPTIONS})"
+    return f"to_json({struct(fields)}, {JSON_OPTIONS})"
 
 
 def displayable_timestamp(time_ms: str) -> str:
