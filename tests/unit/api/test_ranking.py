@@ -53,6 +53,7 @@ def fired_again(flow: Flow) -> Stream:
         (lambda f: bids(f).top_n(3, order="prize desc"), "did you mean 'price'"),
         (lambda f: bids(f).top_n(3, order="price desc nulls first"), "order='price desc nulls first'"),
         (lambda f: bids(f).top_n(3, order="price", rank="id"), "'id'"),
+        (lambda f: bids(f).top_n(3, order="price", rank=None), "rank=None is not the name of a column"),  # type: ignore[arg-type]
         (lambda f: old(f).top_n(3, order="price", ttl=timedelta(1)), "ttl= over the bounded"),
     ],
 )  # fmt: skip
