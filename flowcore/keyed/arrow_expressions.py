@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ArrowExpression", "Call", "Constant", "Field", "evaluate", "evaluate_rows"]
+__all__ = ["ArrowExpression", "Call", "Constant", "Evaluation", "Field"]
 
 _INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _ESCAPED = r'["\\\x00-\x1f]'
@@ -50,50 +51,64 @@ class Call:
 ArrowExpression = Field | Constant | Call
 
 
-def evaluate(expression: ArrowExpression, columns: Mapping[str, pa.Array[Any]]) -> Any:
-    """The value of an expression for each row of some columns; a scalar if it is the same in all of them.
+class Evaluation:
+    """The values of expressions over some columns; each part of an expression is computed once.
 
     >>> above = Call("greater", (Field("price"), Constant(5)))
-    >>> evaluate(above, {"price": pa.array([4, 6, None])}).to_pylist()
+    >>> Evaluation({"price": pa.array([4, 6, None])}).value(above).to_pylist()
     [False, True, None]
     """
-    match expression:
-        case Field(name):
-            return columns[name]
-        case Constant(value):
-            constant: Any = value
-            return pa.scalar(constant)
-        case Call("case", arguments):
-            return _case(arguments, columns)
-        case Call(function, arguments):
-            found = [evaluate(each, columns) for each in arguments]
-            own = _FUNCTIONS.get(function)
-            return pc.call_function(function, found) if own is None else own(found)
 
+    def __init__(self, columns: Mapping[str, pa.Array[Any]]) -> None:
+        self._columns = columns
+        self._found: dict[int, tuple[ArrowExpression, Any]] = {}  # with the expression, whose id it has
 
-def evaluate_rows(
-    expression: ArrowExpression, columns: Mapping[str, pa.Array[Any]], rows: int, kind: pa.DataType
-) -> pa.Array[Any]:
-    """The value of an expression for each row, with a type.
+    def rows(self, expression: ArrowExpression, rows: int, kind: pa.DataType) -> pa.Array[Any]:
+        """The value of an expression for each row, with a type.
 
-    >>> evaluate_rows(Constant(5), {}, 2, pa.int32()).to_pylist()
-    [5, 5]
-    """
-    found = evaluate(expression, columns)
-    same = isinstance(found, pa.Scalar)
-    array: pa.Array[Any] = pa.repeat(found.cast(kind), rows) if same else found.cast(kind)
-    return array
+        >>> Evaluation({}).rows(Constant(5), 2, pa.int32()).to_pylist()
+        [5, 5]
+        """
+        found = self.value(expression)
+        same = isinstance(found, pa.Scalar)
+        array: pa.Array[Any] = pa.repeat(found.cast(kind), rows) if same else found.cast(kind)
+        return array
 
+    def value(self, expression: ArrowExpression) -> Any:
+        """The value of an expression for each row; a scalar if it is the same in all of them."""
+        if id(expression) not in self._found:
+            self._found[id(expression)] = expression, self._compute(expression)
+        return self._found[id(expression)][1]
 
-def _case(arguments: Sequence[ArrowExpression], columns: Mapping[str, pa.Array[Any]]) -> Any:
-    """The value of ``case``; one that no row has is not computed."""
-    *cases, otherwise = arguments
-    value = evaluate(otherwise, columns)
-    for condition, chosen in reversed([*zip(cases[::2], cases[1::2], strict=True)]):
-        is_chosen = pc.fill_null(evaluate(condition, columns), False)
-        if pc.any(is_chosen).as_py() if isinstance(is_chosen, pa.Array) else is_chosen.as_py():
-            value = pc.if_else(is_chosen, evaluate(chosen, columns), value)
-    return value
+    def _compute(self, expression: ArrowExpression) -> Any:
+        match expression:
+            case Field(name):
+                return self._columns[name]
+            case Constant(value):
+                constant: Any = value
+                return pa.scalar(constant)
+            case Call("case", arguments):
+                return self._case(arguments)
+            case Call(function, arguments):
+                found = [self.value(each) for each in arguments]
+                own = _FUNCTIONS.get(function)
+                return pc.call_function(function, found) if own is None else own(found)
+
+    def _case(self, arguments: Sequence[ArrowExpression]) -> Any:
+        """The value of ``case``; one that no row has is computed for none, and only has a type."""
+        *cases, otherwise = arguments
+        value = self.value(otherwise)
+        for condition, chosen in reversed([*zip(cases[::2], cases[1::2], strict=True)]):
+            is_chosen = pc.fill_null(self.value(condition), False)
+            if pc.any(is_chosen).as_py() if isinstance(is_chosen, pa.Array) else is_chosen.as_py():
+                value = pc.if_else(is_chosen, self.value(chosen), value)
+            elif pa.types.is_null(value.type):
+                value = pa.scalar(None, self._without_rows.value(chosen).type)
+        return value
+
+    @cached_property
+    def _without_rows(self) -> Evaluation:
+        return Evaluation({name: column.slice(0, 0) for name, column in self._columns.items()})
 
 
 def _nullif(arguments: Sequence[Any]) -> Any:

@@ -74,7 +74,7 @@ class Controls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passing:
-    """Rows that passed the exchange before, and pass this one.
+    """Rows that passed the exchange before, and pass this one. Their control elements do not.
 
     Attributes:
         value: The column with the bytes of a row.
@@ -92,7 +92,7 @@ class Passing:
         del groups, positions
         texts = [
             json.dumps({name: value for name, value in row.items() if value is not None})
-            for row in rows.drop_columns([self.value]).to_pylist()
+            for row in rows.drop_columns(self._bytes).to_pylist()
         ]
         source, partition, offset = (rows.column(name).cast(pa.int64()) for name in self.place)
         columns: dict[str, pa.Array[Any]] = {
@@ -102,6 +102,10 @@ class Passing:
             into.passing_value: rows.column(self.value),
         }
         return into.complete(columns, rows.num_rows), None
+
+    @property
+    def _bytes(self) -> list[str]:
+        return [each.name for each in self.schema if pa.types.is_binary(each.type)]
 
 
 @dataclass(slots=True)

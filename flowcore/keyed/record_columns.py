@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flowcore.keyed.arrow_expressions import ArrowExpression, evaluate_rows
+from flowcore.keyed.arrow_expressions import ArrowExpression, Evaluation
 from flowcore.keyed.key_group_hash import key_groups_of
 
 __all__ = ["Columns", "PackingColumns", "RecordColumns", "Rows", "valid_rows"]
@@ -65,23 +65,24 @@ class PackingColumns:
         """Records with their columns, from the columns that were read; which of them, if some are dropped."""
         rows, kept = len(channels), None
         if records.kept is not None:
-            found = evaluate_rows(records.kept, read, rows, pa.bool_()).fill_null(False)
+            found = Evaluation(read).rows(records.kept, rows, pa.bool_()).fill_null(False)
             kept = found.to_numpy(zero_copy_only=False)
         if records.drops and kept is not None:
             chosen = pa.array(kept)
             read = {name: column.filter(chosen) for name, column in read.items()}
             channels, offsets = channels.filter(chosen), offsets.filter(chosen)
             rows = len(channels)
-        columns = {self.channel: channels, self.offset: offsets}
+        columns, evaluation = {self.channel: channels, self.offset: offsets}, Evaluation(read)
         for name, each in records.columns.items():
-            columns[name] = evaluate_rows(each, read, rows, self.schema.field(name).type)
+            columns[name] = evaluation.rows(each, rows, self.schema.field(name).type)
         dropped = None if kept is None or records.drops else ~kept
         for name, (keys, spreads) in records.key_groups.items():
             key = [columns[each] for each in keys]
             groups = key_groups_of(key, rows, self.key_groups)
             if spreads and any(column.null_count for column in key):
                 has_key = np.logical_and.reduce([valid_rows(column) for column in key])
-                groups = np.where(has_key, groups, self._spread(records, read, rows))
+                partition = evaluation.rows(records.partition, rows, pa.int64()).fill_null(0)
+                groups = np.where(has_key, groups, partition.to_numpy() % self.key_groups)
             columns[name] = pa.array(groups, mask=dropped)
         return self.complete(columns, rows), kept if records.drops else None
 
@@ -92,11 +93,6 @@ class PackingColumns:
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-    def _spread(self, records: RecordColumns, read: Columns, rows: int) -> npt.NDArray[np.int64]:
-        partition = evaluate_rows(records.partition, read, rows, pa.int64()).fill_null(0)
-        spread: npt.NDArray[np.int64] = partition.to_numpy() % self.key_groups
-        return spread
 
 
 def valid_rows(column: pa.Array[Any]) -> Rows:

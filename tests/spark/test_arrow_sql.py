@@ -8,9 +8,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flowcore.keyed.arrow_expressions import Field, evaluate_rows
+from flowcore.keyed.arrow_expressions import Evaluation, Field
 from flowcore.settings import Settings
-from flowcore.spark.frame.arrow_sql import TypedExpression, parse_condition, parse_expression
+from flowcore.spark.frame.arrow_sql import (
+    ARROW_TYPES,
+    NOTHING,
+    TypedExpression,
+    parse_condition,
+    parse_expression,
+)
 from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.run.session import live_session
 
@@ -57,6 +63,17 @@ BY_ARROW = [
     "a > 5L",
     "CASE WHEN f THEN true END",
     "CASE WHEN f THEN a = 1 ELSE b = 1 END",
+    "CASE WHEN f THEN a = 1 END AND b = 1",
+    "NOT CASE WHEN f THEN a = 1 END",
+    "if(CASE WHEN f THEN a = 1 END, 1, 0)",
+    "octet_length(CASE WHEN f THEN t END)",
+    "CASE WHEN f THEN a END + 1",
+    "t = ''",
+    "t IN ('', 'x')",
+    "a + b || t",
+    "t || (a - 1)",
+    "coalesce(b, -2147483648) - 1",
+    "'a' 'b' || t",
     "coalesce(f, a > 0, false)",
     "concat(t, ':', a)",
     "concat('h', a, ':', b, ':', t)",
@@ -141,8 +158,13 @@ def test_arrow_gives_the_value_of_spark(spark: SparkSession) -> None:
         found = parse_expression(text, FIELDS)
         assert found is not None, text
         expected = rows.column(f"c{place}")
-        assert evaluate_rows(found[0], columns, rows.num_rows, expected.type).equals(expected), text
+        assert Evaluation(columns).rows(found[0], rows.num_rows, expected.type).equals(expected), text
         assert (parse_condition(text, FIELDS) is not None) == pa.types.is_boolean(expected.type), text
+        assert ARROW_TYPES.get(found[1], pa.null()) == expected.type or found[1] == NOTHING, text
+        for start, length in ((0, 0), (0, 1), (7, 1), (50, 1), (400, 1)):
+            few = {name: column.slice(start, length) for name, column in columns.items()}
+            some = Evaluation(few).rows(found[0], length, expected.type)
+            assert some.equals(expected.slice(start, length)), (text, start)
 
 
 @pytest.mark.parametrize("text", BY_SPARK)
@@ -154,6 +176,8 @@ def test_other_expressions_are_left_to_spark(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "t = 'it''s'", "'''' || t", 't || "a""b"', "concat('a''b', t)", "t || a - 1", "a || b + 1",
+        "to_json(struct(a = 1, t))", "to_json(struct((a)))", "to_json(STRUCT (a))",
         "opaque", "opaque || t", "concat(t, d)", "concat(t, f)", "CASE WHEN f THEN t ELSE a END",
         "coalesce(t, 1)", "CAST(d AS STRING)", "CAST(a AS INT)", "concat_ws(t, t)", "nullif(t, 1)", "300Y",
         "concat_ws(', ', t)", "CAST(t AS CHAR(2))", "CAST(t AS STRING COLLATE UTF8_LCASE)",
@@ -165,3 +189,10 @@ def test_other_expressions_are_left_to_spark(text: str) -> None:
 def test_values_of_other_types_are_left_to_spark(text: str) -> None:
     """Python would have to cast as Spark does."""
     assert parse_expression(text, FIELDS) is None
+
+
+def test_texts_that_may_not_be_utf_8_are_hashed_and_written_by_spark() -> None:
+    """Python has no text of other bytes; parts of which it needs none are evaluated."""
+    for text in ("sha2(t, 256)", "to_json(named_struct('t', t))"):
+        assert parse_expression(text, FIELDS, is_valid=False) is None
+    assert parse_expression("to_json(named_struct('a', a)) || t", FIELDS, is_valid=False) is not None

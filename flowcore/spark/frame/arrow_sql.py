@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -13,17 +15,23 @@ from sqlglot.errors import SqlglotError
 from flowcore.keyed.arrow_expressions import ArrowExpression, Call, Constant
 from flowcore.spark.frame.sql import JSON_OPTIONS
 
-__all__ = ["TypedExpression", "parse_condition", "parse_expression"]
+__all__ = ["ARROW_TYPES", "NOTHING", "TypedExpression", "parse_condition", "parse_expression"]
 
 TypedExpression = tuple[ArrowExpression, str]
 """An expression with its type as SQL text; `NOTHING` for null of any type."""
 _Columns = Mapping[str, TypedExpression | None]
 
 NOTHING = "VOID"
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(),
+    "STRING": pa.string(), "BOOLEAN": pa.bool_(), "TIMESTAMP": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+"""The types that expressions make, by SQL text."""
 _BITS = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
 _TEXT = "STRING"
-_UNLIKE = re.compile(r"\\|\b(var)?char\b", re.IGNORECASE)
-"""What sqlglot reads otherwise: an escape, of which it knows fewer, and types of texts with a length."""
+_UNLIKE = re.compile(r"\\|\b(var)?char\b|\bstruct\s*\(", re.IGNORECASE)
+"""What sqlglot reads otherwise: an escape, of which it knows fewer, types of texts with a length, and structs
+whose names it makes itself."""
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "equal", exp.NEQ: "not_equal", exp.LT: "less", exp.LTE: "less_equal", exp.GT: "greater",
     exp.GTE: "greater_equal",
@@ -37,7 +45,7 @@ class _UnknownError(Exception):
     """Only Spark evaluates the text."""
 
 
-def parse_expression(text: str, columns: _Columns) -> TypedExpression | None:
+def parse_expression(text: str, columns: _Columns, *, is_valid: bool = True) -> TypedExpression | None:
     """The expression of a SQL text; None if only Spark can evaluate it.
 
     It has columns, whole numbers, texts, truth values and null; comparisons of whole numbers, and of texts
@@ -49,6 +57,7 @@ def parse_expression(text: str, columns: _Columns) -> TypedExpression | None:
 
     Args:
         columns: What each column is, by its name in the text; None for one that only Spark can evaluate.
+        is_valid: All texts in columns are UTF-8.
 
     >>> from flowcore.keyed.arrow_expressions import Field
     >>> parse_expression("`c1` || ':' || `c2`", {"c1": (Field("shop"), "STRING"), "c2": (Field("n"), "INT")})
@@ -59,25 +68,54 @@ def parse_expression(text: str, columns: _Columns) -> TypedExpression | None:
     if _UNLIKE.search(text):
         return None
     try:
-        return _Parser(columns).parse(sqlglot.parse_one(text, dialect="spark"))
-    except (SqlglotError, _UnknownError):
-        return None
+        if _doubles_quotes(text):
+            return None
+        return _Parser(columns, is_valid=is_valid).parse(sqlglot.parse_one(text, dialect="spark"))
+    except (SqlglotError, _UnknownError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
+        return None  # sqlglot is no judge of what Spark takes
 
 
-def parse_condition(text: str, columns: _Columns) -> ArrowExpression | None:
+def parse_condition(text: str, columns: _Columns, *, is_valid: bool = True) -> ArrowExpression | None:
     """The same of a text that is true or false; None for any other text, too.
 
     >>> from flowcore.keyed.arrow_expressions import Field
     >>> parse_condition("`c1` IS NULL", {"c1": (Field("price"), "BIGINT")})
     Call(function='is_null', arguments=(Field(name='price'),))
     """
-    found = parse_expression(text, columns)
+    found = parse_expression(text, columns, is_valid=is_valid)
     return found[0] if found is not None and found[1] == "BOOLEAN" else None
 
 
+def _doubles_quotes(text: str) -> bool:
+    """Whether a text has a literal with a doubled quote, which sqlglot reads as two literals."""
+    if "''" not in text and '""' not in text:
+        return False
+    tokens = sqlglot.tokenize(text, dialect="spark")
+    kind = sqlglot.TokenType.STRING
+    return any(
+        one.token_type == other.token_type == kind and one.end + 1 == other.start
+        for one, other in pairwise(tokens)
+    )
+
+
 class _Parser:
-    def __init__(self, columns: _Columns) -> None:
+    def __init__(self, columns: _Columns, *, is_valid: bool) -> None:
         self._columns = columns
+        self._is_valid = is_valid
+        self._calls: dict[tuple[str, tuple[int, ...]], Call] = {}
+        self._constants: dict[tuple[type, object], Constant] = {}
+
+    def _call(self, function: str, *arguments: ArrowExpression) -> Call:
+        """A call, the same for the same arguments, which is computed once."""
+        key = function, tuple(map(id, arguments))
+        return self._calls.setdefault(key, Call(function, arguments))
+
+    def _same(self, constant: TypedExpression) -> TypedExpression:
+        expression, kind = constant
+        if isinstance(expression, Constant):
+            key = type(expression.value), expression.value
+            expression = self._constants.setdefault(key, expression)
+        return expression, kind
 
     def parse(self, tree: exp.Expr) -> TypedExpression:
         if isinstance(tree, exp.Paren):
@@ -86,7 +124,7 @@ class _Parser:
             return self._column(tree)
         constant = _constant(tree)
         if constant is not None:
-            return constant
+            return self._same(constant)
         condition = self._condition(tree)
         return self._value(tree) if condition is None else (condition, "BOOLEAN")
 
@@ -100,16 +138,17 @@ class _Parser:
         """A comparison, a test, or logic; None for anything else."""
         match tree:
             case exp.And() | exp.Or():
-                return Call(_LOGIC[type(tree)], (self._truth(tree.left), self._truth(tree.right)))
+                return self._call(_LOGIC[type(tree)], self._truth(tree.left), self._truth(tree.right))
             case exp.Not():
-                return Call("invert", (self._truth(tree.this),))
+                return self._call("invert", self._truth(tree.this))
             case exp.Is() if isinstance(tree.expression, exp.Null):
-                return Call("is_null", (self.parse(tree.this)[0],))
+                return self._call("is_null", self.parse(tree.this)[0])
             case exp.In() if not _has_more(tree):
                 return self._in(tree.this, tree.expressions)
             case exp.Between() if not tree.args.get("symmetric"):
                 low = self._compare("greater_equal", tree.this, tree.args["low"])
-                return Call("and_kleene", (low, self._compare("less_equal", tree.this, tree.args["high"])))
+                high = self._compare("less_equal", tree.this, tree.args["high"])
+                return self._call("and_kleene", low, high)
             case _ if type(tree) in _COMPARISONS:
                 return self._compare(_COMPARISONS[type(tree)], tree.this, tree.expression)
             case _:
@@ -120,7 +159,7 @@ class _Parser:
 
     def _in(self, value: exp.Expr, given: Sequence[exp.Expr]) -> ArrowExpression:
         tests = [self._compare("equal", value, each) for each in given]
-        return reduce(lambda left, right: Call("or_kleene", (left, right)), tests)
+        return reduce(lambda left, right: self._call("or_kleene", left, right), tests)
 
     def _compare(self, function: str, left: exp.Expr, right: exp.Expr) -> ArrowExpression:
         """A comparison of whole numbers, or of texts for equality."""
@@ -129,20 +168,21 @@ class _Parser:
         is_text = kinds == {_TEXT} and function in ("equal", "not_equal")
         if not (is_text or kinds <= _BITS.keys()):
             raise _UnknownError
-        return Call(function, tuple(each for each, _ in operands))
+        return self._call(function, *(each for each, _ in operands))
 
     def _value(self, tree: exp.Expr) -> TypedExpression:
         match tree:
             case exp.Case():
                 return self._case(tree)
             case exp.Coalesce():
-                return _call("coalesce", [self.parse(each) for each in (tree.this, *tree.expressions)])
+                found = [self.parse(each) for each in (tree.this, *tree.expressions)]
+                return self._call("coalesce", *(each for each, _ in found)), _common([k for _, k in found])
             case exp.If():
                 return self._choose([(self._truth(tree.this), tree.args["true"])], tree.args.get("false"))
             case exp.Nullif():
                 self._compare("equal", tree.this, tree.expression)  # whether they can be compared
                 value, other = self.parse(tree.this), self.parse(tree.expression)
-                return Call("nullif", (value[0], other[0])), value[1]
+                return self._call("nullif", value[0], other[0]), value[1]
             case _ if type(tree) in _ARITHMETIC:
                 return self._arithmetic(_ARITHMETIC[type(tree)], tree.this, tree.expression)
             case _:
@@ -156,6 +196,8 @@ class _Parser:
                 raise _UnknownError
             case exp.Concat():  # concat_ws, too
                 return self._join(_JOINS[type(tree)], tree.expressions)
+            case exp.DPipe() if isinstance(tree.expression, (exp.Add, exp.Sub)):
+                raise _UnknownError  # to Spark, both operators have one precedence
             case exp.DPipe():
                 return self._join("concat", (tree.this, tree.expression))
             case exp.Cast() if tree.to.this == exp.DataType.Type.TEXT and not tree.to.args.get("collate"):
@@ -163,7 +205,7 @@ class _Parser:
             case exp.JSONFormat(this=exp.Struct() as struct) if not tree.args.get("options"):
                 return self._json_object(struct.expressions), _TEXT
             case exp.SHA2(this=text) if _constant(tree.args.get("length") or tree) == (Constant(256), "INT"):
-                return Call("sha2", (self._typed(text, [_TEXT]),)), _TEXT
+                return self._call("sha2", self._valid(text, [_TEXT])), _TEXT
             case _:
                 return self._number(tree)
 
@@ -171,11 +213,11 @@ class _Parser:
         match tree:
             case exp.Cast() if (kind := tree.to.sql(dialect="spark")) in _BITS:
                 # Of another number it may be too large: CAST and TRY_CAST are the same tree.
-                return _integer(self._typed(tree.this, ["BOOLEAN"]), kind), kind
+                return self._integer(self._typed(tree.this, ["BOOLEAN"]), kind), kind
             case exp.Anonymous(expressions=[text]) if str(tree.this).lower() == "octet_length":
-                return Call("octet_length", (self._typed(text, [_TEXT]),)), "INT"
+                return self._call("octet_length", self._typed(text, [_TEXT])), "INT"
             case exp.Anonymous(expressions=[time]) if str(tree.this).lower() == "timestamp_millis":
-                return Call("timestamp_millis", (self._typed(time, [*_BITS]),)), "TIMESTAMP"
+                return self._call("timestamp_millis", self._typed(time, [*_BITS])), "TIMESTAMP"
             case _:
                 raise _UnknownError
 
@@ -185,22 +227,33 @@ class _Parser:
             raise _UnknownError
         return found
 
+    def _valid(self, tree: exp.Expr, kinds: Sequence[str]) -> ArrowExpression:
+        """A value whose text is UTF-8, if it is a text."""
+        found, kind = self.parse(tree)
+        if kind not in kinds or (kind == _TEXT and not self._is_valid):
+            raise _UnknownError
+        return found
+
+    def _integer(self, value: ArrowExpression, kind: str) -> ArrowExpression:
+        bits, _ = self._same((Constant(_BITS[kind] + 1), "INT"))
+        return self._call("integer", value, bits)
+
     def _arithmetic(self, function: str, *operands: exp.Expr) -> TypedExpression:
         """Both have the type of the result, in which it wraps."""
         found = [self.parse(each) for each in operands]
         kind = _common([kind for _, kind in found])
         if kind not in _BITS:
             raise _UnknownError
-        return Call(function, tuple(_integer(each, kind) for each, _ in found)), kind
+        return self._call(function, *(self._integer(each, kind) for each, _ in found)), kind
 
     def _json_object(self, members: Sequence[exp.Expr]) -> ArrowExpression:
         arguments: list[ArrowExpression] = []
         for member in members:
             if not (isinstance(member, exp.PropertyEQ) and isinstance(member.this, exp.Identifier)):
                 raise _UnknownError
-            value = self._typed(member.expression, [_TEXT, "BOOLEAN", *_BITS])
-            arguments += [Constant(member.this.name), value]
-        return Call("json_object", tuple(arguments))
+            name, _ = self._same((Constant(member.this.name), _TEXT))
+            arguments += [name, self._valid(member.expression, [_TEXT, "BOOLEAN", *_BITS])]
+        return self._call("json_object", *arguments)
 
     def _case(self, tree: exp.Case) -> TypedExpression:
         """``CASE``, also the form that compares one value with others."""
@@ -214,30 +267,21 @@ class _Parser:
         self, cases: Sequence[tuple[ArrowExpression, exp.Expr]], default: exp.Expr | None
     ) -> TypedExpression:
         values = [self.parse(value) for _, value in cases]
-        otherwise = (Constant(None), NOTHING) if default is None else self.parse(default)
+        otherwise = self.parse(default or exp.Null())
         kind = _common([*(found for _, found in values), otherwise[1]])
         pairs = zip((condition for condition, _ in cases), (value for value, _ in values), strict=True)
-        return Call("case", (*(each for pair in pairs for each in pair), otherwise[0])), kind
+        return self._call("case", *(each for pair in pairs for each in pair), otherwise[0]), kind
 
     def _join(self, function: str, parts: Sequence[exp.Expr]) -> TypedExpression:
-        return Call(function, tuple(map(self._as_text, parts))), _TEXT
+        return self._call(function, *map(self._as_text, parts)), _TEXT
 
     def _as_text(self, tree: exp.Expr) -> ArrowExpression:
         found, kind = self.parse(tree)
         if kind == _TEXT:
             return found
         if kind in _BITS or kind == NOTHING:
-            return Call("text", (found,))
+            return self._call("text", found)
         raise _UnknownError
-
-
-def _call(function: str, arguments: Sequence[TypedExpression]) -> TypedExpression:
-    kind = _common([kind for _, kind in arguments])
-    return Call(function, tuple(each for each, _ in arguments)), kind
-
-
-def _integer(value: ArrowExpression, kind: str) -> ArrowExpression:
-    return Call("integer", (value, Constant(_BITS[kind] + 1)))
 
 
 def _common(kinds: Sequence[str]) -> str:
@@ -280,8 +324,8 @@ def _constant(tree: exp.Expr) -> TypedExpression | None:
 def _number(digits: str, sign: int) -> TypedExpression:
     if not (digits.isascii() and digits.isdecimal()) or _bits(int(digits)) > _BITS["BIGINT"]:
         raise _UnknownError
-    kind = "INT" if _bits(int(digits)) <= _BITS["INT"] else "BIGINT"
-    return Constant(sign * int(digits)), kind
+    number = sign * int(digits)
+    return Constant(number), "INT" if -(1 << 31) <= number < 1 << 31 else "BIGINT"
 
 
 def _bits(number: object) -> int:

@@ -68,7 +68,7 @@ class UnparsedSource:
         """
         if text.startswith("make_valid_utf8(") and self.is_valid:
             text = text.removeprefix("make_valid_utf8(").removesuffix(")")
-        return parse_expression(text, {**known, **self.columns})
+        return parse_expression(text, {**known, **self.columns}, is_valid=self.is_valid)
 
     def keep(self, condition: ArrowExpression, *, drops: bool) -> UnparsedSource:
         """With fewer records in the branch."""
@@ -133,7 +133,7 @@ class UnparsedRows:
             if source.branch != branch:
                 sources.append(source)
                 continue
-            found = parse_condition(condition, {**known, **source.columns})
+            found = parse_condition(condition, {**known, **source.columns}, is_valid=source.is_valid)
             if found is None or (source.kept is not None and source.drops != drops):
                 return None
             sources.append(source.keep(found, drops=drops))

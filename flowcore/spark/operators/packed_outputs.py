@@ -13,7 +13,7 @@ from flowcore.keyed.operator import CONTROL, CONTROL_ROWS
 from flowcore.keyed.output_reader import KEY_GROUP as READ_KEY_GROUP
 from flowcore.keyed.output_reader import OUTPUTS, Controls, Passing
 from flowcore.keyed.output_reader import POSITION as READ_POSITION
-from flowcore.spark.frame.arrow_sql import TypedExpression, parse_expression
+from flowcore.spark.frame.arrow_sql import ARROW_TYPES, TypedExpression, parse_expression
 from flowcore.spark.frame.rows import (
     ELEMENT,
     KEY_GROUP,
@@ -41,10 +41,7 @@ from flowcore.spark.operators.processor import PASSING
 
 __all__ = ["OutputColumns", "leave_packed"]
 
-_TYPES = {
-    pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT",
-    pa.string(): "STRING", pa.bool_(): "BOOLEAN",
-}  # fmt: skip
+_TYPES = {kind: name for name, kind in ARROW_TYPES.items()}
 _PLACE = (SOURCE, "partition", "offset")
 
 
@@ -145,7 +142,7 @@ def _source(output: OutputColumns, number: int, member: StepMember, *, is_valid:
     for field in schema:
         columns[output.columns[field.name]] = Field(field.name), _TYPES.get(field.type, str(field.type))
     for name, text in output.texts.items():
-        columns[name] = parse_expression(text, columns)
+        columns[name] = parse_expression(text, columns, is_valid=is_valid)
     return UnparsedSource(
         reader=PackedOutput(f"{number}/{output.name}", schema),
         number=number,

@@ -20,6 +20,7 @@ from flowcore.keyed.packing import InputColumns, Recipient
 from flowcore.keyed.passing import PassingRows
 from flowcore.keyed.record_columns import PackingColumns, RecordColumns
 from flowcore.keyed.row_reader import RowReader
+from flowcore.spark.frame.arrow_sql import ARROW_TYPES
 from flowcore.spark.frame.branches import BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, VALUE
 from flowcore.spark.frame.sql import unquote
@@ -31,6 +32,14 @@ from flowcore.spark.operators.keys import key_group_text
 
 __all__ = ["select_unparsed"]
 
+_DECIDING = frozenset(
+    {
+        "spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers",
+        "spark.sql.jsonGenerator.ignoreNullFields", "spark.sql.legacy.consecutiveStringLiterals.enabled",
+        "spark.sql.parser.escapedStringLiterals",
+    }
+)  # fmt: skip
+"""Settings of Spark that decide what a SQL text means. If one is given, only Spark evaluates texts."""
 _PASSES, _PASSING_VALUE, _ELEMENT = f"{PREFIX}passes", f"{PREFIX}passing0", f"{PREFIX}element"
 
 
@@ -60,7 +69,11 @@ class _Input:
         """Compute columns, with the texts that they have, in a source; whether Python can."""
         source, known = self.rows.sources[number], self.rows.known
         found = {name: source.find(text, known) for name, text in columns.items()}
-        computed = {name: each[0] for name, each in found.items() if each is not None}
+        computed = {
+            name: each[0]
+            for name, each in found.items()
+            if each is not None and ARROW_TYPES.get(each[1], self.types[name]) == self.types[name]
+        }
         self.found.setdefault(number, {}).update(computed)
         return len(computed) == len(found)
 
@@ -87,7 +100,8 @@ def select_unparsed(
 ) -> SelectedRows | None:
     """Select the rows before Spark reads them; None if Spark has to read them."""
     rows = branched.unread
-    if rows is None or others or _pass_elements(rows, place):
+    spark = members[0].step.context.settings.spark
+    if rows is None or others or _pass_elements(rows, place) or not _DECIDING.isdisjoint(spark):
         return None
     inputs = _Input(rows)
     newest = place.newest_text(branched.frame.columns)

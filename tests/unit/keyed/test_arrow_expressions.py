@@ -11,15 +11,15 @@ from flowcore.keyed.arrow_expressions import (
     ArrowExpression,
     Call,
     Constant,
+    Evaluation,
     Field,
-    evaluate,
-    evaluate_rows,
 )
 
 COLUMNS: dict[str, pa.Array[Any]] = {
     "n": pa.array([1, 5, None], pa.int32()), "big": pa.array([1, 6, 7], pa.int64()),
     "text": pa.array(["a", None, "ż"]), "flag": pa.array([True, False, None]),
 }  # fmt: skip
+EMPTY = {name: column.slice(0, 0) for name, column in COLUMNS.items()}
 IS_ONE = Call("equal", (Field("n"), Constant(1)))
 
 
@@ -39,7 +39,7 @@ IS_ONE = Call("equal", (Field("n"), Constant(1)))
 )
 def test_null_is_neither_true_nor_false(condition: ArrowExpression, expected: list[bool | None]) -> None:
     """In comparisons and in logic, of columns of different sizes."""
-    assert evaluate(condition, COLUMNS).to_pylist() == expected
+    assert Evaluation(COLUMNS).value(condition).to_pylist() == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_null_is_neither_true_nor_false(condition: ArrowExpression, expected: li
 )
 def test_texts_are_joined_and_chosen(expression: ArrowExpression, expected: list[str | None]) -> None:
     """A condition that is null chooses nothing; concat of a null is null, and concat_ws leaves it out."""
-    assert evaluate_rows(expression, COLUMNS, 3, pa.string()).to_pylist() == expected
+    assert Evaluation(COLUMNS).rows(expression, 3, pa.string()).to_pylist() == expected
 
 
 def test_time_that_has_no_microseconds_is_no_error() -> None:
@@ -66,6 +66,26 @@ def test_time_that_has_no_microseconds_is_no_error() -> None:
     columns: dict[str, pa.Array[Any]] = {"at": pa.array([1_500, 1 << 62])}
     expression = Call("timestamp_millis", (Field("at"),))
 
-    found = evaluate_rows(expression, columns, 2, pa.timestamp("us", "UTC"))
+    found = Evaluation(columns).rows(expression, 2, pa.timestamp("us", "UTC"))
 
     assert found.cast(pa.int64())[0].as_py() == 1_500_000
+
+
+def test_value_that_no_row_has_still_has_its_type() -> None:
+    """Logic and the length of it work in a batch in which no condition is true, and in an empty one."""
+    chosen = Call("case", (Field("flag"), Call("greater", (Field("n"), Constant(0))), Constant(None)))
+    text = Call("case", (Field("flag"), Field("text"), Constant(None)))
+    for columns in ({name: column.slice(1, 1) for name, column in COLUMNS.items()}, EMPTY):
+        evaluation = Evaluation(columns)
+
+        assert evaluation.value(Call("and_kleene", (chosen, chosen))).type == pa.bool_()
+        assert evaluation.value(Call("octet_length", (text,))).type == pa.int32()
+
+
+def test_a_part_is_computed_once() -> None:
+    """Columns that are made of each other would take twice as long with each step."""
+    value: ArrowExpression = Field("big")
+    for _ in range(60):
+        value = Call("add", (value, value))
+
+    assert Evaluation(COLUMNS).value(value)[0].as_py() == 1 << 60

@@ -23,7 +23,7 @@ TOTALS = pa.schema([("sum", pa.int64())])
 ELEMENTS = pa.schema([("element", pa.binary())])
 _PASSED: dict[str, pa.DataType] = {
     "kind": pa.int32(), "source": pa.int32(), "partition": pa.int32(), "offset": pa.int64(),
-    "value": pa.binary(),
+    "value": pa.binary(), "element": pa.binary(),
 }  # fmt: skip
 PASSED = pa.schema(_PASSED)
 CHANNELS = MessageColumns(
@@ -107,8 +107,8 @@ def test_dropped_records_are_gone_and_the_others_keep_their_order() -> None:
 
 
 def test_rows_that_pass_keep_their_channel_and_bytes() -> None:
-    """Those of a topic's partition; outputs that nobody reads are left out."""
-    row = {"kind": 0, "source": 2, "partition": 6, "offset": 40, "value": b"x"}
+    """Those of a topic's partition; the tag of a bad message, and outputs that nobody reads, are left out."""
+    row = {"kind": 0, "source": 2, "partition": 6, "offset": 40, "value": b"x", "element": b"\xffx"}
     counters = pa.schema([("n", pa.int64())])
 
     (found,) = _rows(
