@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ArrowExpression", "Call", "Constant", "Evaluation", "Field"]
+__all__ = ["ArrowExpression", "Constant", "Evaluation", "Field", "FunctionCall"]
 
 _INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _ESCAPED = r'["\\\x00-\x1f]'
@@ -34,7 +34,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A function that treats null as SQL does.
 
     It is one of Arrow (a comparison, ``is_null``, arithmetic that wraps, or logic by Kleene) or one of these:
@@ -48,30 +48,30 @@ class Call:
     arguments: tuple[ArrowExpression, ...]
 
 
-ArrowExpression = Field | Constant | Call
+ArrowExpression = Field | Constant | FunctionCall
 
 
 class Evaluation:
     """The values of expressions over some columns; each part of an expression is computed once.
 
-    >>> above = Call("greater", (Field("price"), Constant(5)))
+    >>> above = FunctionCall("greater", (Field("price"), Constant(5)))
     >>> Evaluation({"price": pa.array([4, 6, None])}).value(above).to_pylist()
     [False, True, None]
     """
 
     def __init__(self, columns: Mapping[str, pa.Array[Any]]) -> None:
         self._columns = columns
-        self._found: dict[int, tuple[ArrowExpression, Any]] = {}  # with the expression, whose id it has
+        self._found: dict[int, tuple[ArrowExpression, Any]] = {}  # keeps it alive, since ids are reused
 
-    def rows(self, expression: ArrowExpression, rows: int, kind: pa.DataType) -> pa.Array[Any]:
+    def column(self, expression: ArrowExpression, rows: int, kind: pa.DataType) -> pa.Array[Any]:
         """The value of an expression for each row, with a type.
 
-        >>> Evaluation({}).rows(Constant(5), 2, pa.int32()).to_pylist()
+        >>> Evaluation({}).column(Constant(5), 2, pa.int32()).to_pylist()
         [5, 5]
         """
         found = self.value(expression)
-        same = isinstance(found, pa.Scalar)
-        array: pa.Array[Any] = pa.repeat(found.cast(kind), rows) if same else found.cast(kind)
+        is_scalar = isinstance(found, pa.Scalar)
+        array: pa.Array[Any] = pa.repeat(found.cast(kind), rows) if is_scalar else found.cast(kind)
         return array
 
     def value(self, expression: ArrowExpression) -> Any:
@@ -87,15 +87,15 @@ class Evaluation:
             case Constant(value):
                 constant: Any = value
                 return pa.scalar(constant)
-            case Call("case", arguments):
+            case FunctionCall("case", arguments):
                 return self._case(arguments)
-            case Call(function, arguments):
+            case FunctionCall(function, arguments):
                 found = [self.value(each) for each in arguments]
                 own = _FUNCTIONS.get(function)
                 return pc.call_function(function, found) if own is None else own(found)
 
     def _case(self, arguments: Sequence[ArrowExpression]) -> Any:
-        """The value of ``case``; one that no row has is computed for none, and only has a type."""
+        """The value of ``case``. A value that no row takes is not computed; only its type is."""
         *cases, otherwise = arguments
         value = self.value(otherwise)
         for condition, chosen in reversed([*zip(cases[::2], cases[1::2], strict=True)]):
@@ -134,7 +134,7 @@ def _json_object(arguments: Sequence[Any]) -> Any:
     """Objects without the members that are null."""
     members = []
     for name, value in zip(arguments[::2], arguments[1::2], strict=True):
-        member = f",{json_string(name.as_py())}:"
+        member = f",{_json_string(name.as_py())}:"
         shown = _json_strings(value) if pa.types.is_string(value.type) else pc.cast(value, pa.string())
         members.append(pc.coalesce(pc.binary_join_element_wise(member, shown, ""), ""))
     joined = pc.binary_join_element_wise(*members, "")
@@ -143,17 +143,17 @@ def _json_object(arguments: Sequence[Any]) -> Any:
 
 def _json_strings(values: Any) -> Any:
     if isinstance(values, pa.Array) and pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
-        return pa.array([value if value is None else json_string(value) for value in values.to_pylist()])
+        return pa.array([value if value is None else _json_string(value) for value in values.to_pylist()])
     if isinstance(values, pa.Scalar):
         value = values.as_py()
-        return pa.scalar(value if value is None else json_string(value), pa.string())
+        return pa.scalar(value if value is None else _json_string(value), pa.string())
     return pc.binary_join_element_wise('"', values, '"', "")
 
 
-def json_string(text: str) -> str:
+def _json_string(text: str) -> str:
     r"""A text as Jackson writes it, which is Spark's library for JSON.
 
-    >>> print(json_string("a\x1f"))
+    >>> print(_json_string("a\x1f"))
     "a\u001F"
     """
     return f'"{text.translate(_ESCAPES)}"'
@@ -161,14 +161,14 @@ def json_string(text: str) -> str:
 
 def _sha2(arguments: Sequence[Any]) -> Any:
     (texts,) = arguments
-    same = isinstance(texts, pa.Scalar)
-    given = [texts.as_py()] if same else texts.to_pylist()
+    is_scalar = isinstance(texts, pa.Scalar)
+    given = [texts.as_py()] if is_scalar else texts.to_pylist()
     found = [None if text is None else hashlib.sha256(text.encode()).hexdigest() for text in given]
-    return pa.scalar(found[0], pa.string()) if same else pa.array(found, pa.string())
+    return pa.scalar(found[0], pa.string()) if is_scalar else pa.array(found, pa.string())
 
 
 def _timestamp_millis(arguments: Sequence[Any]) -> Any:
-    """A time of milliseconds; one outside of 64-bit microseconds is any time, and no error."""
+    """A time of milliseconds. One outside of 64-bit microseconds wraps, and raises no error."""
     (time_ms,) = arguments
     time_us = pc.multiply(pc.cast(time_ms, pa.int64()), 1_000)
     return pc.cast(time_us, pa.timestamp("us", "UTC"))

@@ -17,13 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.keyed.control import LOW_BITS
-from flowcore.keyed.record_columns import Columns, PackingColumns, RecordColumns, Rows, valid_rows
+from flowcore.keyed.record_columns import ArrowColumns, PackingColumns, RecordColumns, RowMask, rows_not_null
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 
-__all__ = ["OFFSET", "PARTITION", "TIME", "MessageColumns", "MessageSource"]
+__all__ = ["READ_OFFSET", "READ_PARTITION", "READ_TIME", "MessageColumns", "MessageSource"]
 
-TIME, PARTITION, OFFSET = "_flowcore_read_time", "_flowcore_read_partition", "_flowcore_read_offset"
-"""The columns of a message that are not its fields: its event time in milliseconds, and its place."""
+READ_TIME = "_flowcore_read_time"
+READ_PARTITION, READ_OFFSET = "_flowcore_read_partition", "_flowcore_read_offset"
+"""The columns of a message that are not its fields: its event time in milliseconds, and its coordinates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class MessageSource:
         limits_time: Neither is one whose event time is after its latest one.
         bad: What is the same in the rows of all messages that are not records, by column of passing rows;
             None if such messages do not pass the exchange.
-        place: The names of partition, offset and the message's time in such a row.
+        coordinates: The names of partition, offset and the message's time in such a row.
     """
 
     value_format: JsonArrowFormat
@@ -62,7 +63,7 @@ class MessageSource:
     needs_time: bool
     limits_time: bool
     bad: Mapping[str, Any] | None
-    place: tuple[str, str, str]
+    coordinates: tuple[str, str, str]
 
     def read(
         self, batch: pa.RecordBatch, names: MessageColumns, records: RecordColumns, into: PackingColumns
@@ -71,26 +72,26 @@ class MessageSource:
         found, is_record = self.value_format.read(batch.column(names.value))
         fields = (column.name for column in self.value_format.value_format.columns)
         columns: dict[str, pa.Array[Any]] = dict(zip(fields, found, strict=True))
-        columns[TIME] = batch.column(names.written_ms) if self.time is None else columns[self.time]
-        columns[PARTITION] = pa.array(batch.column(names.channel).to_numpy() & LOW_BITS)
-        columns[OFFSET] = batch.column(names.offset)
-        good = np.array(is_record, np.bool_) & self._is_timely(columns[TIME], batch, names)
+        columns[READ_TIME] = batch.column(names.written_ms) if self.time is None else columns[self.time]
+        columns[READ_PARTITION] = pa.array(batch.column(names.channel).to_numpy() & LOW_BITS)
+        columns[READ_OFFSET] = batch.column(names.offset)
+        good = np.array(is_record, np.bool_) & self._is_timely(columns[READ_TIME], batch, names)
         if not good.all():
             if self.bad is not None:
                 bad = pa.array(~good)
-                partitions = columns[PARTITION].filter(bad)
+                partitions = columns[READ_PARTITION].filter(bad)
                 yield self._passing(batch.filter(bad), partitions, names, self.bad, into)
             kept = pa.array(good)
             batch = batch.filter(kept)
             columns = {name: column.filter(kept) for name, column in columns.items()}
         if batch.num_rows:
             channels = batch.column(names.channel)
-            yield into.select(records, columns, channels, columns[OFFSET])[0]
+            yield into.select(records, columns, channels, columns[READ_OFFSET])[0]
 
-    def _is_timely(self, time: pa.Array[Any], batch: pa.RecordBatch, names: MessageColumns) -> Rows:
+    def _is_timely(self, time: pa.Array[Any], batch: pa.RecordBatch, names: MessageColumns) -> RowMask:
         timely = np.ones(batch.num_rows, np.bool_)
         if self.needs_time and time.null_count:
-            timely &= valid_rows(time)
+            timely &= rows_not_null(time)
         if self.limits_time:
             is_later = pc.greater(time, batch.column(names.latest_ms)).fill_null(False)
             timely &= ~is_later.to_numpy(zero_copy_only=False)
@@ -104,11 +105,11 @@ class MessageSource:
         same: Mapping[str, Any],
         into: PackingColumns,
     ) -> pa.RecordBatch:
-        """Rows that pass with the bytes of their messages."""
+        """RowMask that pass with the bytes of their messages."""
         where = (partitions, batch.column(names.offset), batch.column(names.written_ms))
         rows = zip(*(column.to_pylist() for column in where), strict=True)
-        texts = [json.dumps({**same, **dict(zip(self.place, row, strict=True))}) for row in rows]
-        columns: Columns = {
+        texts = [json.dumps({**same, **dict(zip(self.coordinates, row, strict=True))}) for row in rows]
+        columns: ArrowColumns = {
             into.channel: batch.column(names.channel),
             into.offset: batch.column(names.offset),
             into.passes: pa.array(texts, pa.string()),

@@ -1,6 +1,6 @@
 """Read what an exchange has packed in the call that packs it for the next exchange.
 
-Spark only passes the packed outputs on: their rows become no rows of Spark.
+Spark passes the packed outputs on without unpacking them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,26 @@ from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.record_columns import PackingColumns, RecordColumns
 
-__all__ = ["KEY_GROUP", "OUTPUTS", "POSITION", "Controls", "OutputReader", "Passing", "Records"]
+__all__ = [
+    "PACKED_SOURCE",
+    "READ_KEY_GROUP",
+    "READ_POSITION",
+    "ControlOutput",
+    "OutputReader",
+    "PassingOutput",
+    "RecordOutput",
+]
 
-KEY_GROUP, POSITION = "_flowcore_read_key_group", "_flowcore_read_position"
+READ_KEY_GROUP, READ_POSITION = "_flowcore_read_key_group", "_flowcore_read_position"
 """The columns of a row that are not those of its output: the key group that emitted it, and its position
 among the rows of the task."""
-OUTPUTS = (1 << 31) - 1
-"""The number of the source of a row that is a packed output."""
+PACKED_SOURCE = (1 << 31) - 1
+"""In place of the number of a source: the row is a packed output."""
 _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
+class RecordOutput:
     """An output with records.
 
     Attributes:
@@ -47,12 +55,12 @@ class Records:
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]:
         """The packing's input of some rows; which of them, if some are dropped."""
         read = dict(zip(rows.schema.names, rows.columns, strict=True))
-        read |= {KEY_GROUP: pa.array(groups), POSITION: pa.array(positions)}
-        return into.select(self.records, read, _channels(self.source, groups), read[POSITION])
+        read |= {READ_KEY_GROUP: pa.array(groups), READ_POSITION: pa.array(positions)}
+        return into.select(self.records, read, _channels(self.source, groups), read[READ_POSITION])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Controls:
+class ControlOutput:
     """An output with control elements, in a column."""
 
     source: int
@@ -73,17 +81,17 @@ class Controls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
+class PassingOutput:
     """Rows that passed the exchange before, and pass this one. Their control elements do not.
 
     Attributes:
         value: The column with the bytes of a row.
-        place: The columns with the number of the source, the partition and the offset.
+        coordinates: The columns with the number of the source, the partition and the offset.
     """
 
     schema: pa.Schema
     value: str
-    place: tuple[str, str, str]
+    coordinates: tuple[str, str, str]
 
     def select(
         self, rows: pa.RecordBatch, groups: _Ints, positions: _Ints, into: PackingColumns
@@ -94,7 +102,7 @@ class Passing:
             json.dumps({name: value for name, value in row.items() if value is not None})
             for row in rows.drop_columns(self._bytes).to_pylist()
         ]
-        source, partition, offset = (rows.column(name).cast(pa.int64()) for name in self.place)
+        source, partition, offset = (rows.column(name).cast(pa.int64()) for name in self.coordinates)
         columns: dict[str, pa.Array[Any]] = {
             into.channel: pc.add(pc.shift_left(source, pa.scalar(PARTITION_BITS, pa.int64())), partition),
             into.offset: offset,
@@ -140,7 +148,7 @@ class OutputReader:
         position: The position of the next row.
     """
 
-    outputs: Mapping[str, Records | Controls | Passing]
+    outputs: Mapping[str, RecordOutput | ControlOutput | PassingOutput]
     into: PackingColumns
     position: int = 0
 

@@ -1,4 +1,4 @@
-"""From the columns that Python reads of messages, or of packed outputs, to the input of packing."""
+"""The input of packing, from the columns that Python reads of messages or packed outputs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pyarrow as pa
 from flowcore.keyed.arrow_expressions import ArrowExpression, Evaluation
 from flowcore.keyed.key_group_hash import key_groups_of
 
-__all__ = ["Columns", "PackingColumns", "RecordColumns", "Rows", "valid_rows"]
+__all__ = ["ArrowColumns", "PackingColumns", "RecordColumns", "RowMask", "rows_not_null"]
 
-Columns = Mapping[str, "pa.Array[Any]"]
-Rows = npt.NDArray[np.bool_]
+ArrowColumns = Mapping[str, "pa.Array[Any]"]
+RowMask = npt.NDArray[np.bool_]
 """Which of some rows."""
 
 
@@ -60,33 +60,33 @@ class PackingColumns:
     element: str | None = None
 
     def select(
-        self, records: RecordColumns, read: Columns, channels: pa.Array[Any], offsets: pa.Array[Any]
-    ) -> tuple[pa.RecordBatch, Rows | None]:
+        self, records: RecordColumns, read: ArrowColumns, channels: pa.Array[Any], offsets: pa.Array[Any]
+    ) -> tuple[pa.RecordBatch, RowMask | None]:
         """Records with their columns, from the columns that were read; which of them, if some are dropped."""
-        rows, kept = len(channels), None
+        rows, kept, evaluation = len(channels), None, Evaluation(read)
         if records.kept is not None:
-            found = Evaluation(read).rows(records.kept, rows, pa.bool_()).fill_null(False)
+            found = evaluation.column(records.kept, rows, pa.bool_()).fill_null(False)
             kept = found.to_numpy(zero_copy_only=False)
         if records.drops and kept is not None:
             chosen = pa.array(kept)
-            read = {name: column.filter(chosen) for name, column in read.items()}
             channels, offsets = channels.filter(chosen), offsets.filter(chosen)
             rows = len(channels)
-        columns, evaluation = {self.channel: channels, self.offset: offsets}, Evaluation(read)
+            evaluation = Evaluation({name: column.filter(chosen) for name, column in read.items()})
+        columns = {self.channel: channels, self.offset: offsets}
         for name, each in records.columns.items():
-            columns[name] = evaluation.rows(each, rows, self.schema.field(name).type)
+            columns[name] = evaluation.column(each, rows, self.schema.field(name).type)
         dropped = None if kept is None or records.drops else ~kept
         for name, (keys, spreads) in records.key_groups.items():
             key = [columns[each] for each in keys]
             groups = key_groups_of(key, rows, self.key_groups)
             if spreads and any(column.null_count for column in key):
-                has_key = np.logical_and.reduce([valid_rows(column) for column in key])
-                partition = evaluation.rows(records.partition, rows, pa.int64()).fill_null(0)
+                has_key = np.logical_and.reduce([rows_not_null(column) for column in key])
+                partition = evaluation.column(records.partition, rows, pa.int64()).fill_null(0)
                 groups = np.where(has_key, groups, partition.to_numpy() % self.key_groups)
             columns[name] = pa.array(groups, mask=dropped)
         return self.complete(columns, rows), kept if records.drops else None
 
-    def complete(self, columns: Columns, rows: int) -> pa.RecordBatch:
+    def complete(self, columns: ArrowColumns, rows: int) -> pa.RecordBatch:
         """A batch with all columns; those that are not given are null."""
         arrays = [
             columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows, field.type)
@@ -95,7 +95,7 @@ class PackingColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def valid_rows(column: pa.Array[Any]) -> Rows:
+def rows_not_null(column: pa.Array[Any]) -> RowMask:
     """Which values of a column are not null."""
-    found: Rows = column.is_valid().to_numpy(zero_copy_only=False)
+    found: RowMask = column.is_valid().to_numpy(zero_copy_only=False)
     return found

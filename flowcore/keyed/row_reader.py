@@ -1,4 +1,4 @@
-"""Makes the input of packing of messages, and of what another exchange has packed."""
+"""Turn messages and packed outputs into the input of packing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pyarrow as pa
 from flowcore.keyed.columns import runs
 from flowcore.keyed.control import LOW_BITS, PARTITION_BITS
 from flowcore.keyed.message_reader import MessageColumns, MessageSource
-from flowcore.keyed.output_reader import OUTPUTS, Controls, OutputReader, Passing, Records
+from flowcore.keyed.output_reader import (
+    PACKED_SOURCE,
+    ControlOutput,
+    OutputReader,
+    PassingOutput,
+    RecordOutput,
+)
 from flowcore.keyed.record_columns import PackingColumns, RecordColumns
 
 __all__ = ["RowReader"]
@@ -31,7 +37,7 @@ class RowReader:
     names: MessageColumns
     output: str | None = None
     messages: Mapping[int, tuple[MessageSource, RecordColumns]] = field(default_factory=dict)
-    outputs: Mapping[str, Records | Controls | Passing] = field(default_factory=dict)
+    outputs: Mapping[str, RecordOutput | ControlOutput | PassingOutput] = field(default_factory=dict)
     into: PackingColumns
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -45,7 +51,7 @@ class RowReader:
                     own = {self.into.channel: names.channel, self.into.offset: names.offset}
                     columns = {name: part.column(now) for name, now in own.items()}
                     yield self.into.complete(columns, part.num_rows)
-                elif number == OUTPUTS and self.output is not None:
+                elif number == PACKED_SOURCE and self.output is not None:
                     groups = part.column(names.channel).to_numpy() & LOW_BITS
                     yield from outputs.read(part.column(self.output), part.column(names.value), groups)
                 else:

@@ -49,7 +49,8 @@ from flowcore.planner.rules.histories import find_histories
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors
-from flowcore.spark.frame.branches import Branch, BranchedFrame, OpenBranches
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.open_branches import OpenBranches
 from flowcore.spark.frame.record_ids import RecordIds
 from flowcore.spark.frame.rows import FIRST_BRANCH, RECORD_ID, RECORD_ORDINAL
 from flowcore.spark.operators import batch

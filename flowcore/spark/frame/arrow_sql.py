@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 
@@ -12,16 +12,17 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from flowcore.keyed.arrow_expressions import ArrowExpression, Call, Constant
+from flowcore.keyed.arrow_expressions import ArrowExpression, Constant, FunctionCall
 from flowcore.spark.frame.sql import JSON_OPTIONS
 
-__all__ = ["ARROW_TYPES", "NOTHING", "TypedExpression", "parse_condition", "parse_expression"]
+__all__ = ["ARROW_TYPES", "NULL", "VOID", "TypedExpression", "parse_expression"]
 
 TypedExpression = tuple[ArrowExpression, str]
-"""An expression with its type as SQL text; `NOTHING` for null of any type."""
+"""An expression with its type as SQL text; `VOID` for null of any type."""
 _Columns = Mapping[str, TypedExpression | None]
 
-NOTHING = "VOID"
+VOID = "VOID"
+NULL: TypedExpression = Constant(None), VOID
 ARROW_TYPES: Mapping[str, pa.DataType] = {
     "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(),
     "STRING": pa.string(), "BOOLEAN": pa.bool_(), "TIMESTAMP": pa.timestamp("us", "UTC"),
@@ -30,8 +31,8 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
 _BITS = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
 _TEXT = "STRING"
 _UNLIKE = re.compile(r"\\|\b(var)?char\b|\bstruct\s*\(", re.IGNORECASE)
-"""What sqlglot reads otherwise: an escape, of which it knows fewer, types of texts with a length, and structs
-whose names it makes itself."""
+"""What sqlglot reads differently from Spark: escapes, CHAR and VARCHAR, and ``struct(...)``, whose names it
+invents."""
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "equal", exp.NEQ: "not_equal", exp.LT: "less", exp.LTE: "less_equal", exp.GT: "greater",
     exp.GTE: "greater_equal",
@@ -45,7 +46,7 @@ class _UnknownError(Exception):
     """Only Spark evaluates the text."""
 
 
-def parse_expression(text: str, columns: _Columns, *, is_valid: bool = True) -> TypedExpression | None:
+def parse_expression(text: str, columns: _Columns, *, is_utf8: bool = True) -> TypedExpression | None:
     """The expression of a SQL text; None if only Spark can evaluate it.
 
     It has columns, whole numbers, texts, truth values and null; comparisons of whole numbers, and of texts
@@ -57,33 +58,22 @@ def parse_expression(text: str, columns: _Columns, *, is_valid: bool = True) -> 
 
     Args:
         columns: What each column is, by its name in the text; None for one that only Spark can evaluate.
-        is_valid: All texts in columns are UTF-8.
+        is_utf8: All texts in columns are UTF-8.
 
     >>> from flowcore.keyed.arrow_expressions import Field
     >>> parse_expression("`c1` || ':' || `c2`", {"c1": (Field("shop"), "STRING"), "c2": (Field("n"), "INT")})
     ... # doctest: +ELLIPSIS
-    (Call(function='concat', arguments=(Call(...), Call(function='text', ...))), 'STRING')
+    (FunctionCall(function='concat', arguments=(FunctionCall(...), FunctionCall(...))), 'STRING')
     """
-    text = text.replace(f", {JSON_OPTIONS})", ")")  # they are about times, of which no object is made here
+    text = text.replace(f", {JSON_OPTIONS})", ")")  # they only concern times, which are not members here
     if _UNLIKE.search(text):
         return None
     try:
         if _doubles_quotes(text):
             return None
-        return _Parser(columns, is_valid=is_valid).parse(sqlglot.parse_one(text, dialect="spark"))
+        return _Parser(columns, is_utf8=is_utf8).parse(sqlglot.parse_one(text, dialect="spark"))
     except (SqlglotError, _UnknownError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
-        return None  # sqlglot is no judge of what Spark takes
-
-
-def parse_condition(text: str, columns: _Columns, *, is_valid: bool = True) -> ArrowExpression | None:
-    """The same of a text that is true or false; None for any other text, too.
-
-    >>> from flowcore.keyed.arrow_expressions import Field
-    >>> parse_condition("`c1` IS NULL", {"c1": (Field("price"), "BIGINT")})
-    Call(function='is_null', arguments=(Field(name='price'),))
-    """
-    found = parse_expression(text, columns, is_valid=is_valid)
-    return found[0] if found is not None and found[1] == "BOOLEAN" else None
+        return None  # sqlglot fails in many ways on text that Spark accepts
 
 
 def _doubles_quotes(text: str) -> bool:
@@ -99,16 +89,16 @@ def _doubles_quotes(text: str) -> bool:
 
 
 class _Parser:
-    def __init__(self, columns: _Columns, *, is_valid: bool) -> None:
+    def __init__(self, columns: _Columns, *, is_utf8: bool) -> None:
         self._columns = columns
-        self._is_valid = is_valid
-        self._calls: dict[tuple[str, tuple[int, ...]], Call] = {}
+        self._is_utf8 = is_utf8
+        self._calls: dict[tuple[str, tuple[int, ...]], FunctionCall] = {}
         self._constants: dict[tuple[type, object], Constant] = {}
 
-    def _call(self, function: str, *arguments: ArrowExpression) -> Call:
+    def _call(self, function: str, *arguments: ArrowExpression) -> FunctionCall:
         """A call, the same for the same arguments, which is computed once."""
         key = function, tuple(map(id, arguments))
-        return self._calls.setdefault(key, Call(function, arguments))
+        return self._calls.setdefault(key, FunctionCall(function, arguments))
 
     def _same(self, constant: TypedExpression) -> TypedExpression:
         expression, kind = constant
@@ -186,9 +176,9 @@ class _Parser:
             case _ if type(tree) in _ARITHMETIC:
                 return self._arithmetic(_ARITHMETIC[type(tree)], tree.this, tree.expression)
             case _:
-                return self._text(tree)
+                return self._text_function(tree)
 
-    def _text(self, tree: exp.Expr) -> TypedExpression:
+    def _text_function(self, tree: exp.Expr) -> TypedExpression:
         match tree:
             case exp.ConcatWs(expressions=[separator, *texts]) if not (
                 isinstance(separator, exp.Literal) and any(isinstance(each, exp.Literal) for each in texts)
@@ -205,12 +195,14 @@ class _Parser:
             case exp.JSONFormat(this=exp.Struct() as struct) if not tree.args.get("options"):
                 return self._json_object(struct.expressions), _TEXT
             case exp.SHA2(this=text) if _constant(tree.args.get("length") or tree) == (Constant(256), "INT"):
-                return self._call("sha2", self._valid(text, [_TEXT])), _TEXT
+                return self._call("sha2", self._typed(text, [_TEXT], utf8=True)), _TEXT
             case _:
-                return self._number(tree)
+                return self._other_function(tree)
 
-    def _number(self, tree: exp.Expr) -> TypedExpression:
+    def _other_function(self, tree: exp.Expr) -> TypedExpression:
         match tree:
+            case exp.Anonymous(expressions=[text]) if str(tree.this).lower() == "make_valid_utf8":
+                return self._typed(text, [_TEXT], utf8=True), _TEXT
             case exp.Cast() if (kind := tree.to.sql(dialect="spark")) in _BITS:
                 # Of another number it may be too large: CAST and TRY_CAST are the same tree.
                 return self._integer(self._typed(tree.this, ["BOOLEAN"]), kind), kind
@@ -221,16 +213,10 @@ class _Parser:
             case _:
                 raise _UnknownError
 
-    def _typed(self, tree: exp.Expr, kinds: Sequence[str]) -> ArrowExpression:
+    def _typed(self, tree: exp.Expr, kinds: Sequence[str], *, utf8: bool = False) -> ArrowExpression:
+        """A value of one of some types; a text is UTF-8, if it has to be."""
         found, kind = self.parse(tree)
-        if kind not in kinds:
-            raise _UnknownError
-        return found
-
-    def _valid(self, tree: exp.Expr, kinds: Sequence[str]) -> ArrowExpression:
-        """A value whose text is UTF-8, if it is a text."""
-        found, kind = self.parse(tree)
-        if kind not in kinds or (kind == _TEXT and not self._is_valid):
+        if kind not in kinds or (utf8 and kind == _TEXT and not self._is_utf8):
             raise _UnknownError
         return found
 
@@ -252,14 +238,15 @@ class _Parser:
             if not (isinstance(member, exp.PropertyEQ) and isinstance(member.this, exp.Identifier)):
                 raise _UnknownError
             name, _ = self._same((Constant(member.this.name), _TEXT))
-            arguments += [name, self._valid(member.expression, [_TEXT, "BOOLEAN", *_BITS])]
+            arguments += [name, self._typed(member.expression, [_TEXT, "BOOLEAN", *_BITS], utf8=True)]
         return self._call("json_object", *arguments)
 
     def _case(self, tree: exp.Case) -> TypedExpression:
         """``CASE``, also the form that compares one value with others."""
-        test: Callable[[exp.Expr], ArrowExpression] = self._truth
-        if (value := tree.this) is not None:
-            test = lambda each: self._compare("equal", value, each)  # noqa: E731 - one of two
+
+        def test(each: exp.Expr) -> ArrowExpression:
+            return self._truth(each) if tree.this is None else self._compare("equal", tree.this, each)
+
         cases = [(test(each.this), each.args["true"]) for each in tree.args["ifs"]]
         return self._choose(cases, tree.args.get("default"))
 
@@ -279,19 +266,19 @@ class _Parser:
         found, kind = self.parse(tree)
         if kind == _TEXT:
             return found
-        if kind in _BITS or kind == NOTHING:
+        if kind in _BITS or kind == VOID:
             return self._call("text", found)
         raise _UnknownError
 
 
 def _common(kinds: Sequence[str]) -> str:
     """The type of a value that has one of several types: the same, but for the size of whole numbers."""
-    found = {*kinds} - {NOTHING}
+    found = {*kinds} - {VOID}
     if found and found <= _BITS.keys():
         return max(found, key=_BITS.__getitem__)
     if len(found) > 1:
         raise _UnknownError
-    return found.pop() if found else NOTHING
+    return found.pop() if found else VOID
 
 
 def _has_more(tree: exp.In) -> bool:
@@ -300,20 +287,20 @@ def _has_more(tree: exp.In) -> bool:
 
 
 def _constant(tree: exp.Expr) -> TypedExpression | None:
-    """A literal with its type; None for anything else."""
+    """A literal with its type; None for anything that is no literal."""
     match tree:
         case exp.Null():
-            return Constant(None), NOTHING
+            return NULL
         case exp.Boolean():
             return Constant(bool(tree.this)), "BOOLEAN"
         case exp.Literal(is_string=True):
             return Constant(tree.this), _TEXT
         case exp.Literal():
-            return _number(tree.this, 1)
+            return _whole_number(tree.this, 1)
         case exp.Neg(this=exp.Literal(is_string=False) as number):
-            return _number(number.this, -1)
+            return _whole_number(number.this, -1)
         case exp.Cast(this=exp.Literal(is_string=False) as number):
-            found, kind = _number(number.this, 1), tree.to.sql(dialect="spark")
+            found, kind = _whole_number(number.this, 1), tree.to.sql(dialect="spark")
             if kind not in _BITS or not isinstance(found[0], Constant) or _bits(found[0].value) > _BITS[kind]:
                 raise _UnknownError
             return found[0], kind
@@ -321,7 +308,7 @@ def _constant(tree: exp.Expr) -> TypedExpression | None:
             return None
 
 
-def _number(digits: str, sign: int) -> TypedExpression:
+def _whole_number(digits: str, sign: int) -> TypedExpression:
     if not (digits.isascii() and digits.isdecimal()) or _bits(int(digits)) > _BITS["BIGINT"]:
         raise _UnknownError
     number = sign * int(digits)

@@ -85,7 +85,7 @@ def options(values: Mapping[str, str]) -> str:
 
 
 JSON_OPTIONS = options(TIME_FORMATS)
-"""Of what `json_object` writes."""
+"""How `json_object` writes times."""
 
 
 def json_object(fields: Mapping[str, str]) -> str:

@@ -14,12 +14,12 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from flowcore.keyed.arrow_expressions import ArrowExpression, Call, Constant
+from flowcore.keyed.arrow_expressions import ArrowExpression, FunctionCall
 from flowcore.keyed.message_reader import MessageColumns, MessageSource
-from flowcore.keyed.output_reader import Controls, Passing
-from flowcore.spark.frame.arrow_sql import NOTHING, TypedExpression, parse_condition, parse_expression
+from flowcore.keyed.output_reader import ControlOutput, PassingOutput
+from flowcore.spark.frame.arrow_sql import NULL, TypedExpression, parse_expression
 
-__all__ = ["MESSAGE_COLUMNS", "NULL", "OUTPUT_COLUMN", "PackedOutput", "UnparsedRows", "UnparsedSource"]
+__all__ = ["MESSAGE_COLUMNS", "OUTPUT_COLUMN", "PackedOutput", "UnparsedRows", "UnparsedSource"]
 
 MESSAGE_COLUMNS = MessageColumns(
     channel="_channel", offset="_offset", value="_value", written_ms="_written_ms", latest_ms="_latest_ms"
@@ -27,7 +27,6 @@ MESSAGE_COLUMNS = MessageColumns(
 """The columns of `UnparsedRows.frame`."""
 OUTPUT_COLUMN = "_output"
 """Its column with the name of a packed output; only if there are some."""
-NULL: TypedExpression = Constant(None), NOTHING
 _Columns = Mapping[str, TypedExpression | None]
 
 
@@ -47,7 +46,7 @@ class UnparsedSource:
         number: Its number, or that of the operator, among the query's sources.
         branch: The number of the branch of its records.
         columns: What each column of its records is; None for one that only Spark can compute.
-        is_valid: Its texts are valid UTF-8.
+        is_utf8: Its texts are UTF-8.
         kept: The condition under which a record is one of the branch; None for all.
         drops: Other records are gone. Otherwise their event time still counts.
     """
@@ -56,7 +55,7 @@ class UnparsedSource:
     number: int
     branch: int
     columns: _Columns
-    is_valid: bool = True
+    is_utf8: bool = True
     kept: ArrowExpression | None = None
     drops: bool = False
 
@@ -66,13 +65,11 @@ class UnparsedSource:
         Args:
             known: The columns of the frame, which are null in this source if it does not have them.
         """
-        if text.startswith("make_valid_utf8(") and self.is_valid:
-            text = text.removeprefix("make_valid_utf8(").removesuffix(")")
-        return parse_expression(text, {**known, **self.columns}, is_valid=self.is_valid)
+        return parse_expression(text, {**known, **self.columns}, is_utf8=self.is_utf8)
 
     def keep(self, condition: ArrowExpression, *, drops: bool) -> UnparsedSource:
         """With fewer records in the branch."""
-        kept = condition if self.kept is None else Call("and_kleene", (self.kept, condition))
+        kept = condition if self.kept is None else FunctionCall("and_kleene", (self.kept, condition))
         return replace(self, kept=kept, drops=drops)
 
 
@@ -83,14 +80,14 @@ class UnparsedRows:
     Attributes:
         frame: The rows, in `MESSAGE_COLUMNS`; packed outputs also have `OUTPUT_COLUMN`.
         parsed: The frame that Spark makes of them. Any other frame has more or fewer rows or columns.
-        others: The packed outputs without records, by name.
+        without_records: The packed outputs without records, by name.
         reasons: Each adds to a frame why its messages are bad, to those that have no reason yet.
     """
 
     frame: DataFrame
     parsed: DataFrame
     sources: Sequence[UnparsedSource]
-    others: Mapping[str, Controls | Passing] = field(default_factory=dict)
+    without_records: Mapping[str, ControlOutput | PassingOutput] = field(default_factory=dict)
     reasons: Sequence[Callable[[DataFrame], DataFrame]] = ()
 
     @classmethod
@@ -101,7 +98,9 @@ class UnparsedRows:
             frame=reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames),
             parsed=parsed,
             sources=[source for each in members for source in each.sources],
-            others={name: other for each in members for name, other in each.others.items()},
+            without_records={
+                name: output for each in members for name, output in each.without_records.items()
+            },
             reasons=[reason for each in members for reason in each.reasons],
         )
 
@@ -118,7 +117,7 @@ class UnparsedRows:
         """With columns that have another text in each branch, and are null in others."""
         return self._set(columns, parsed, otherwise=NULL)
 
-    def replace(self, columns: Mapping[str, Mapping[int, str]], parsed: DataFrame) -> UnparsedRows:
+    def set_in_branches(self, columns: Mapping[str, Mapping[int, str]], parsed: DataFrame) -> UnparsedRows:
         """With other texts of columns in some branches."""
         return self._set(columns, parsed, otherwise=None)
 
@@ -133,10 +132,10 @@ class UnparsedRows:
             if source.branch != branch:
                 sources.append(source)
                 continue
-            found = parse_condition(condition, {**known, **source.columns}, is_valid=source.is_valid)
-            if found is None or (source.kept is not None and source.drops != drops):
+            found = source.find(condition, known)
+            if found is None or found[1] != "BOOLEAN" or (source.kept and source.drops != drops):
                 return None
-            sources.append(source.keep(found, drops=drops))
+            sources.append(source.keep(found[0], drops=drops))
         return replace(self, sources=sources, parsed=parsed)
 
     def find_reasons(self, frame: DataFrame) -> DataFrame:

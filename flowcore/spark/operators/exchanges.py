@@ -49,7 +49,7 @@ from flowcore.spark.operators.key_group_context import (
 )
 from flowcore.spark.operators.key_groups import StepRows, run_key_groups, text_by_branch, unpack_step
 from flowcore.spark.operators.keyed_step import KeyedStep, StepMember, select_inputs
-from flowcore.spark.operators.packed_outputs import OutputColumns, leave_packed
+from flowcore.spark.operators.packed_outputs import BranchOutput, offer_packed
 from flowcore.spark.operators.processes import prepare_keyed_process
 from flowcore.spark.operators.ranking import prepare_ranking, prepare_retracting_top_n
 from flowcore.spark.operators.retraction import prepare_changelog, prepare_retracting_aggregate
@@ -122,10 +122,10 @@ def run_exchange(
     if selected.unparsed is not None:
         rows = replace(rows, frame=selected.unparsed.find_reasons(rows.frame))
     outputs, found = _add_columns(members, rows, branched, others, context)
-    packed = None
     if not others:
-        packed = leave_packed(outputs, members, rows, passed, place, context, after=selected.unparsed)
-    branched.unparsed = packed and replace(packed, parsed=branched.frame)
+        branched.unparsed = offer_packed(
+            outputs, members, rows, passed, place, context, parsed=branched.frame, after=selected.unparsed
+        )
     return found
 
 
@@ -199,7 +199,7 @@ def _add_columns(
     branched: BranchedFrame,
     others: Mapping[int, Collection[str]],
     context: KeyGroupContext,
-) -> tuple[Sequence[OutputColumns], Mapping[Operator, Branch]]:
+) -> tuple[Sequence[BranchOutput], Mapping[Operator, Branch]]:
     """Put the rows of an exchange, with the columns of its outputs, into its frame.
 
     Returns:
@@ -220,7 +220,7 @@ def _add_columns(
             engine = output.find_texts(found, own)
             for column, text in engine.items():
                 by_branch.setdefault(column, {})[output.number] = text
-            described.append(OutputColumns(place, name, output.number, found, {**plain, **engine}))
+            described.append(BranchOutput(place, name, output.number, found, {**plain, **engine}))
             upstream = output.passed
             branch = Branch(
                 output.number,

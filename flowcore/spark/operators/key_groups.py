@@ -94,7 +94,7 @@ class StepRows:
     """The rows that key groups emit.
 
     Attributes:
-        packed: The outputs as they were packed, with those that have no rows.
+        packed: The packed outputs, also those that hold no rows, such as counters.
         frame: The rows of all outputs, each in its branch.
         columns: For each operator, by output, the frame's names of its columns.
         dead_letters: The frame's names of the columns of all operators' dead letters.

@@ -1,4 +1,4 @@
-"""Leave what an exchange has packed to the next exchange, beside the rows that Spark would make of it."""
+"""Offer what an exchange has packed to the next exchange, beside the rows that Spark would make of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from flowcore.keyed.arrow_expressions import Constant, Field
 from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS
-from flowcore.keyed.output_reader import KEY_GROUP as READ_KEY_GROUP
-from flowcore.keyed.output_reader import OUTPUTS, Controls, Passing
-from flowcore.keyed.output_reader import POSITION as READ_POSITION
-from flowcore.spark.frame.arrow_sql import ARROW_TYPES, TypedExpression, parse_expression
+from flowcore.keyed.output_reader import (
+    PACKED_SOURCE,
+    READ_KEY_GROUP,
+    READ_POSITION,
+    ControlOutput,
+    PassingOutput,
+)
+from flowcore.spark.frame.arrow_sql import ARROW_TYPES, NULL, TypedExpression, parse_expression
 from flowcore.spark.frame.rows import (
     ELEMENT,
     KEY_GROUP,
@@ -25,9 +30,9 @@ from flowcore.spark.frame.rows import (
     TIMESTAMP_MS,
     VALUE,
 )
+from flowcore.spark.frame.sql import literal
 from flowcore.spark.frame.unparsed import (
     MESSAGE_COLUMNS,
-    NULL,
     OUTPUT_COLUMN,
     PackedOutput,
     UnparsedRows,
@@ -39,46 +44,46 @@ from flowcore.spark.operators.key_groups import StepRows
 from flowcore.spark.operators.keyed_step import StepMember
 from flowcore.spark.operators.processor import PASSING
 
-__all__ = ["OutputColumns", "leave_packed"]
+__all__ = ["BranchOutput", "offer_packed"]
 
 _TYPES = {kind: name for name, kind in ARROW_TYPES.items()}
-_PLACE = (SOURCE, "partition", "offset")
+_COORDINATES = (SOURCE, "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class OutputColumns:
+class BranchOutput:
     """The columns of an output's records in the frame.
 
     Attributes:
-        place: The number of its operator in the exchange.
+        member: The number of its operator in the exchange.
         name: The name of the output.
         branch: The number of its branch.
         columns: The frame's column for each of the output.
         texts: SQL texts of other columns of the frame, by name.
     """
 
-    place: int
+    member: int
     name: str
     branch: int
     columns: Mapping[str, str]
     texts: Mapping[str, str]
 
 
-def leave_packed(  # noqa: PLR0917 - what the exchange has read, made and let pass
-    outputs: Sequence[OutputColumns],
+def offer_packed(  # noqa: PLR0917 - what the exchange has read, made and let pass
+    outputs: Sequence[BranchOutput],
     members: Sequence[StepMember],
     rows: StepRows,
     passed: pa.Schema,
     place: Place,
     context: KeyGroupContext,
     *,
+    parsed: DataFrame,
     after: UnparsedRows | None,
 ) -> UnparsedRows | None:
     """What an exchange has packed, for the next one; None if none follows, or only Spark can read it.
 
-    Its frame is not known yet.
-
     Args:
+        parsed: The frame that Spark makes of it.
         passed: The columns of rows that passed the exchange.
         after: The rows that the exchange has read, if Spark did not read them.
     """
@@ -96,41 +101,55 @@ def leave_packed(  # noqa: PLR0917 - what the exchange has read, made and let pa
         or not _can_pass(passed)
     ):
         return None
-    is_valid = after is not None and all(each.is_valid for each in after.sources)
-    unread: dict[str, Controls | Passing] = {
-        f"{number}/{CONTROL}": Controls(source=number, schema=CONTROL_ROWS, element="element")
+    is_utf8 = after is not None and all(each.is_utf8 for each in after.sources)
+    without_records: dict[str, ControlOutput | PassingOutput] = {
+        _output_name(number, CONTROL): ControlOutput(source=number, schema=CONTROL_ROWS, element="element")
         for number in numbers
     }
     if passed.names:
-        unread[f"-{place.depth}/{PASSING}"] = Passing(schema=passed, value=VALUE, place=_PLACE)
-    cases = " ".join(f"WHEN {nth} THEN '{number}'" for nth, number in enumerate(numbers))
+        without_records[_output_name(-place.depth, PASSING)] = PassingOutput(
+            schema=passed, value=VALUE, coordinates=_COORDINATES
+        )
+
+    def named(number: int) -> str:
+        return f"concat({literal(_output_name(number, ''))}, output)"
+
+    cases = " ".join(f"WHEN {nth} THEN {named(number)}" for nth, number in enumerate(numbers))
     names, nothing = MESSAGE_COLUMNS, "CAST(NULL AS BIGINT)"
     frame = rows.packed.selectExpr(
-        f"{OUTPUTS << PARTITION_BITS}L + key_group AS {names.channel}",
+        f"{PACKED_SOURCE << PARTITION_BITS}L + key_group AS {names.channel}",
         f"{nothing} AS {names.offset}",
         f"content AS {names.value}",
         f"{nothing} AS {names.written_ms}",
         f"{nothing} AS {names.latest_ms}",
-        f"concat(CASE operator {cases} ELSE '-{place.depth}' END, '/', output) AS {OUTPUT_COLUMN}",
+        f"CASE operator {cases} ELSE {named(-place.depth)} END AS {OUTPUT_COLUMN}",
     )
     return UnparsedRows(
         frame=frame,
-        parsed=rows.frame,
+        parsed=parsed,
         sources=[
-            _source(each, numbers[each.place], members[each.place], is_valid=is_valid) for each in outputs
+            _source(each, numbers[each.member], members[each.member], is_utf8=is_utf8) for each in outputs
         ],
-        others=unread,
+        without_records=without_records,
         reasons=() if after is None else after.reasons,
     )
+
+
+def _output_name(number: int, output: str) -> str:
+    """The name of an output in `OUTPUT_COLUMN`.
+
+    The number is that of its operator. Of rows that passed the exchange it is the depth, negative.
+    """
+    return f"{number}/{output}"
 
 
 def _can_pass(passed: pa.Schema) -> bool:
     """Whether rows with these columns can pass another exchange as text and one column of bytes."""
     has_bytes = {field.name for field in passed if pa.types.is_binary(field.type)}
-    return not passed.names or (has_bytes - {ELEMENT} == {VALUE} and {*_PLACE} <= {*passed.names})
+    return not passed.names or (has_bytes - {ELEMENT} == {VALUE} and {*_COORDINATES} <= {*passed.names})
 
 
-def _source(output: OutputColumns, number: int, member: StepMember, *, is_valid: bool) -> UnparsedSource:
+def _source(output: BranchOutput, number: int, member: StepMember, *, is_utf8: bool) -> UnparsedSource:
     schema = member.operator.outputs[output.name]
     columns: dict[str, TypedExpression | None] = {
         SOURCE: (Constant(number), "INT"),
@@ -142,11 +161,11 @@ def _source(output: OutputColumns, number: int, member: StepMember, *, is_valid:
     for field in schema:
         columns[output.columns[field.name]] = Field(field.name), _TYPES.get(field.type, str(field.type))
     for name, text in output.texts.items():
-        columns[name] = parse_expression(text, columns, is_valid=is_valid)
+        columns[name] = parse_expression(text, columns, is_utf8=is_utf8)
     return UnparsedSource(
-        reader=PackedOutput(f"{number}/{output.name}", schema),
+        reader=PackedOutput(_output_name(number, output.name), schema),
         number=number,
         branch=output.branch,
         columns=columns,
-        is_valid=is_valid,
+        is_utf8=is_utf8,
     )

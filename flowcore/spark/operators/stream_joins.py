@@ -150,7 +150,7 @@ def _give_ids(branched: BranchedFrame, branches: Sequence[Branch], context: KeyG
     places = [each for each in branches if each.has_coordinates and not each.has_record_id]
     if places and any(each.has_record_id for each in branches):
         place = context.record_ids.of_place("topic", "partition", "offset")
-        branched.replace(places[0], {RECORD_ID: place})
+        branched.set_in(places[0], {RECORD_ID: place})
 
 
 def _describe_side(node: StreamJoin, number: int, branch: Branch, context: KeyGroupContext) -> _Side:

@@ -1,4 +1,4 @@
-"""Select rows that Spark has not read for packing, if Python can compute all that packing needs of them.
+"""Select the input of packing from rows that Spark has not read, if Python can compute all of it.
 
 It can where each column is one of a message or of a packed output, or an expression of these that
 `flowcore.spark.frame.arrow_sql` knows. Anything else is an expression of Spark:
@@ -15,16 +15,16 @@ import pyarrow as pa
 from flowcore.keyed.arrow_expressions import ArrowExpression, Constant
 from flowcore.keyed.key_group_hash import HASHED_TYPES
 from flowcore.keyed.message_reader import MessageColumns, MessageSource
-from flowcore.keyed.output_reader import Controls, Passing, Records
+from flowcore.keyed.output_reader import ControlOutput, PassingOutput, RecordOutput
 from flowcore.keyed.packing import InputColumns, Recipient
 from flowcore.keyed.passing import PassingRows
 from flowcore.keyed.record_columns import PackingColumns, RecordColumns
 from flowcore.keyed.row_reader import RowReader
-from flowcore.spark.frame.arrow_sql import ARROW_TYPES
+from flowcore.spark.frame.arrow_sql import ARROW_TYPES, NULL
 from flowcore.spark.frame.branches import BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, VALUE
 from flowcore.spark.frame.sql import unquote
-from flowcore.spark.frame.unparsed import MESSAGE_COLUMNS, NULL, OUTPUT_COLUMN, UnparsedRows, UnparsedSource
+from flowcore.spark.frame.unparsed import MESSAGE_COLUMNS, OUTPUT_COLUMN, UnparsedRows, UnparsedSource
 from flowcore.spark.operators.exchange_input import Place, SelectedRows
 from flowcore.spark.operators.key_group_context import PREFIX
 from flowcore.spark.operators.keyed_step import StepMember, spread_null_keys
@@ -32,7 +32,7 @@ from flowcore.spark.operators.keys import key_group_text
 
 __all__ = ["select_unparsed"]
 
-_DECIDING = frozenset(
+_SQL_SETTINGS = frozenset(
     {
         "spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers",
         "spark.sql.jsonGenerator.ignoreNullFields", "spark.sql.legacy.consecutiveStringLiterals.enabled",
@@ -48,9 +48,10 @@ class _Input:
     """The columns of packing's input that Python computes.
 
     Attributes:
-        names: The column with a SQL text.
-        found: For each source, what its columns are.
-        key_groups: For each source, the columns of key groups.
+        names: The column of each SQL text.
+        types: The type of each column.
+        found: By index of a source, its expression for each column.
+        key_groups: By index of a source, the columns of its key groups.
     """
 
     rows: UnparsedRows
@@ -65,26 +66,24 @@ class _Input:
         self.types[name] = kind
         return name
 
-    def compute(self, number: int, columns: Mapping[str, str]) -> bool:
+    def compute(self, index: int, columns: Mapping[str, str]) -> bool:
         """Compute columns, with the texts that they have, in a source; whether Python can."""
-        source, known = self.rows.sources[number], self.rows.known
+        source, known = self.rows.sources[index], self.rows.known
         found = {name: source.find(text, known) for name, text in columns.items()}
         computed = {
             name: each[0]
             for name, each in found.items()
             if each is not None and ARROW_TYPES.get(each[1], self.types[name]) == self.types[name]
         }
-        self.found.setdefault(number, {}).update(computed)
+        self.found.setdefault(index, {}).update(computed)
         return len(computed) == len(found)
 
-    def records(self, number: int) -> RecordColumns:
+    def records(self, index: int) -> RecordColumns:
         """The columns of a source's records."""
-        source = self.rows.sources[number]
+        source = self.rows.sources[index]
         return RecordColumns(
-            columns={
-                name: each for name, each in self.found.get(number, {}).items() if each != Constant(None)
-            },
-            key_groups=self.key_groups.get(number, {}),
+            columns={name: each for name, each in self.found.get(index, {}).items() if each != NULL[0]},
+            key_groups=self.key_groups.get(index, {}),
             partition=(source.columns.get("partition") or NULL)[0],
             kept=source.kept,
             drops=source.drops,
@@ -101,13 +100,13 @@ def select_unparsed(
     """Select the rows before Spark reads them; None if Spark has to read them."""
     rows = branched.unread
     spark = members[0].step.context.settings.spark
-    if rows is None or others or _pass_elements(rows, place) or not _DECIDING.isdisjoint(spark):
+    if rows is None or others or _pass_elements(rows, place) or not _SQL_SETTINGS.isdisjoint(spark):
         return None
     inputs = _Input(rows)
     newest = place.newest_text(branched.frame.columns)
     if newest is not None:
         column = inputs.share(newest, pa.int64())
-        if not all(inputs.compute(number, {column: newest}) for number in range(len(rows.sources))):
+        if not all(inputs.compute(index, {column: newest}) for index in range(len(rows.sources))):
             return None
     recipients = [_recipient(member, inputs) for member in members]
     found = tuple(each for each in recipients if each is not None)
@@ -136,18 +135,15 @@ def select_unparsed(
 
 def _pass_elements(rows: UnparsedRows, place: Place) -> bool:
     """Whether control elements are for a later exchange; messages that Python can read are records."""
-    senders = {each.source for each in rows.others.values() if isinstance(each, Controls)}
+    senders = {each.source for each in rows.without_records.values() if isinstance(each, ControlOutput)}
     return not senders.isdisjoint(place.passing_numbers)
 
 
 def _recipient(member: StepMember, inputs: _Input) -> Recipient | None:
     """The columns of a member's records; None if Python cannot compute one of them."""
     step, key_groups = member.step, member.step.context.query.key_groups
-    senders = [
-        number
-        for number, each in enumerate(inputs.rows.sources)
-        if member.record == f"{BRANCH} = {each.branch}" or _is_constant(member.record, each)
-    ]
+    sent = [_sends(each, member) for each in inputs.rows.sources]
+    senders = [index for index, each in enumerate(sent) if each]
     keys = [member.columns[name] for name in step.keys]
     by_key = key_group_text(keys, key_groups)
     spread = None
@@ -155,6 +151,7 @@ def _recipient(member: StepMember, inputs: _Input) -> Recipient | None:
         spread = spread_null_keys(step, by_key, member.columns)
     if (
         not senders
+        or None in sent
         or member.key_group not in (by_key, spread)
         or not all(kind in HASHED_TYPES for kind in member.keys.types)
     ):
@@ -163,21 +160,24 @@ def _recipient(member: StepMember, inputs: _Input) -> Recipient | None:
     names = {text: inputs.share(text, kind) for text, kind in kinds.items()}
     group = inputs.share(f"{member.record} {member.key_group}", pa.int32())
     spreads = member.key_group == spread and step.context.reads_topics
-    for number in senders:
-        if not inputs.compute(number, {name: text for text, name in names.items()}):
+    for index in senders:
+        if not inputs.compute(index, {name: text for text, name in names.items()}):
             return None
-        mine = inputs.key_groups.setdefault(number, {})
+        mine = inputs.key_groups.setdefault(index, {})
         mine[group] = tuple(names[key] for key in keys), spreads
     return Recipient(key_group=group, columns=tuple(names[text] for text in member.columns.values()))
 
 
-def _is_constant(condition: str, source: UnparsedSource) -> bool:
-    """Whether a condition holds in all records of a source, since a column has a value in each."""
-    column, _, test = condition.partition(" ")
-    found = source.columns.get(unquote(column) if column.startswith("`") else column)
-    if test != "IS NOT NULL" or found is None:
+def _sends(source: UnparsedSource, member: StepMember) -> bool | None:
+    """Whether the records of a source are those of a member: all or none. None if it may be some of them."""
+    if member.record == f"{BRANCH} = {source.branch}":
+        return True
+    column, _, test = member.record.partition(" ")
+    if test != "IS NOT NULL":
         return False
-    return isinstance(found[0], Constant) and found[0].value is not None
+    name = unquote(column) if column.startswith("`") else column
+    found = source.columns.get(name, NULL)
+    return found[0].value is not None if found is not None and isinstance(found[0], Constant) else None
 
 
 def _reader(named: MessageColumns, inputs: _Input, key_groups: int, *, has_outputs: bool) -> RowReader:
@@ -187,13 +187,13 @@ def _reader(named: MessageColumns, inputs: _Input, key_groups: int, *, has_outpu
         _PASSES: pa.string(), _PASSING_VALUE: pa.binary(), **inputs.types,
     }  # fmt: skip
     messages: dict[int, tuple[MessageSource, RecordColumns]] = {}
-    outputs: dict[str, Records | Controls | Passing] = {**inputs.rows.others}
-    for number, source in enumerate(inputs.rows.sources):
-        records, reader = inputs.records(number), source.reader
+    outputs: dict[str, RecordOutput | ControlOutput | PassingOutput] = {**inputs.rows.without_records}
+    for index, source in enumerate(inputs.rows.sources):
+        records, reader = inputs.records(index), source.reader
         if isinstance(reader, MessageSource):
             messages[source.number] = reader, records
         else:
-            outputs[reader.name] = Records(source=source.number, schema=reader.schema, records=records)
+            outputs[reader.name] = RecordOutput(source=source.number, schema=reader.schema, records=records)
     return RowReader(
         names=named,
         output=OUTPUT_COLUMN if has_outputs else None,

@@ -14,10 +14,10 @@ from flowcore.api.schema import Schema
 from flowcore.errors import FormatError
 from flowcore.keyed.arrow_expressions import Constant, Field
 from flowcore.keyed.control import PARTITION_BITS
-from flowcore.keyed.message_reader import OFFSET, PARTITION, TIME, MessageSource
+from flowcore.keyed.message_reader import READ_OFFSET, READ_PARTITION, READ_TIME, MessageSource
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 from flowcore.serializers.formats.json_text import JsonFormat
-from flowcore.spark.frame.arrow_sql import TypedExpression
+from flowcore.spark.frame.arrow_sql import NULL, TypedExpression
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,
@@ -34,7 +34,7 @@ from flowcore.spark.frame.rows import (
     RowKind,
 )
 from flowcore.spark.frame.sql import literal, quote
-from flowcore.spark.frame.unparsed import MESSAGE_COLUMNS, NULL, UnparsedRows, UnparsedSource
+from flowcore.spark.frame.unparsed import MESSAGE_COLUMNS, UnparsedRows, UnparsedSource
 from flowcore.spark.topics.event_times import WRITTEN_MS
 from flowcore.spark.topics.incoming import Incoming
 
@@ -81,14 +81,14 @@ def find_unparsed(
         needs_time=incoming.missing_time is not None,
         limits_time=limit > 0,
         bad=bad if incoming.keeps_bad else None,
-        place=("partition", "offset", KAFKA_MS),
+        coordinates=("partition", "offset", KAFKA_MS),
     )
     types = {column.name: column.type for column in value_format.value_format.columns}
-    time: TypedExpression = (Field(TIME), "BIGINT") if incoming.timed else NULL
+    time: TypedExpression = (Field(READ_TIME), "BIGINT") if incoming.timed else NULL
     engine: dict[str, TypedExpression] = {
         "topic": (Constant(incoming.topic.name), "STRING"),
-        "partition": (Field(PARTITION), "INT"),
-        "offset": (Field(OFFSET), "BIGINT"),
+        "partition": (Field(READ_PARTITION), "INT"),
+        "offset": (Field(READ_OFFSET), "BIGINT"),
         SOURCE: (Constant(incoming.number), "INT"),
         RECORD_ORDINAL: (Constant("0"), "STRING"),
         TIMESTAMP_MS: time,

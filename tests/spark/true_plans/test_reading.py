@@ -33,7 +33,10 @@ OPERATORS: dict[str, tuple[str, Callable[[Stream, Stream], Stream], bool]] = {
     "a filter with a function": (ROW, lambda bids, _: _count(bids.where("abs(price) > 0")), False),
     "an expression": (ROW, lambda bids, _: _count(bids.with_columns(shop="upper(shop)")), False),
     "a filter of a flag": (
-        ROW, lambda bids, _: _count(bids.with_columns(dear="price > 5").where("dear")), False,
+        ROW, lambda bids, _: _count(bids.with_columns(dear="price > 5").where("dear")), True,
+    ),
+    "a sum and a text": (
+        ROW, lambda bids, _: _count(bids.with_columns(shop="concat(shop, ':', price + 1)")), True,
     ),
     "another reader": (ROW, lambda bids, _: _count(bids.union(bids)), False),
     "a type that Spark knows": (f"{ROW}, day DATE", lambda bids, _: _count(bids), False),
@@ -58,3 +61,29 @@ def test_python_reads_messages_where_it_computes_all_columns(compiled: Compile, 
 
     _, before = found.physical.split("TransformWithState", 1)
     assert ("from_json" not in before) == by_python
+
+
+def test_a_setting_that_changes_what_sql_means_leaves_all_to_spark(compiled: Compile) -> None:
+    """Arithmetic wraps in Python, and an error of Spark would be lost."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema=ROW, event_time="at", watermark=monotonous()))
+    _count(bids).write("out", KafkaTopic("out"))
+
+    (found,) = compiled(flow, {"spark.sql.ansi.enabled": "true"}, mode="micro-batch")
+
+    assert "from_json" in found.physical.split("TransformWithState", 1)[1]
+
+
+@pytest.mark.parametrize(("halved", "calls"), [(False, 3), (True, 4)])
+def test_spark_makes_no_rows_between_operators_whose_columns_python_computes(
+    compiled: Compile, *, halved: bool, calls: int
+) -> None:
+    """One call of Python packs for each exchange, and one unpacks for the sink; a division needs another."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema=ROW, event_time="at", watermark=monotonous()))
+    counts = _count(bids).with_columns(n="n / 2" if halved else "n + 1")
+    counts.window(Tumbling(10), uses=["n"]).aggregate(n="sum(n)").write("out", KafkaTopic("out"))
+
+    (found,) = compiled(flow, mode="micro-batch")
+
+    assert found.physical.count("MapInArrow ") == calls, found.physical

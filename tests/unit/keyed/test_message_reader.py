@@ -10,10 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowcore.keyed.arrow_expressions import Call, Constant, Field
+from flowcore.keyed.arrow_expressions import Constant, Field, FunctionCall
 from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.key_group_hash import key_groups_of
-from flowcore.keyed.message_reader import OFFSET, PARTITION, TIME, MessageColumns, MessageSource
+from flowcore.keyed.message_reader import (
+    READ_OFFSET,
+    READ_PARTITION,
+    READ_TIME,
+    MessageColumns,
+    MessageSource,
+)
 from flowcore.keyed.record_columns import PackingColumns, RecordColumns
 from flowcore.keyed.row_reader import RowReader
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
@@ -30,15 +36,20 @@ INPUT = pa.schema(_INPUT)
 
 def _reader(*, bad: Mapping[str, Any] | None, spreads: bool = False, **source: Any) -> RowReader:
     given = {"time": "at", "needs_time": True, "limits_time": True, "bad": bad, **source}
-    columns = {"shop": Field("shop"), "time": Field(TIME), "p": Field(PARTITION), "o": Field(OFFSET)}
+    columns = {
+        "shop": Field("shop"),
+        "time": Field(READ_TIME),
+        "p": Field(READ_PARTITION),
+        "o": Field(READ_OFFSET),
+    }
     records = [
         RecordColumns(
             columns={**columns, "side": Constant(bool(number))}, key_groups={"group": (["shop"], spreads)},
-            partition=Field(PARTITION),
+            partition=Field(READ_PARTITION),
         )
         for number in (0, 1)
     ]  # fmt: skip
-    read = MessageSource(value_format=FORMAT, place=("p", "o", "w"), **given)
+    read = MessageSource(value_format=FORMAT, coordinates=("p", "o", "w"), **given)
     return RowReader(
         names=MessageColumns(
             channel="channel", offset="offset", value="value", written_ms="written", latest_ms="latest"
@@ -123,10 +134,10 @@ def test_records_without_key_are_spread_by_partition() -> None:
 
 def test_record_for_which_a_condition_is_not_true_only_carries_event_time() -> None:
     """It has no key group, also where the condition is null; another condition is a column."""
-    is_a = Call("equal", (Field("shop"), Constant("a")))
+    is_a = FunctionCall("equal", (Field("shop"), Constant("a")))
     reader = _reader(bad={})
     source, records = reader.messages[0]
-    columns = {**records.columns, "side": Call("invert", (is_a,))}
+    columns = {**records.columns, "side": FunctionCall("invert", (is_a,))}
     records = replace(records, kept=is_a, columns=columns)
     messages = [(0, 0, text) for text in (b'{"shop":"a","at":1}', b'{"shop":"b","at":2}', b'{"at":3}')]
 

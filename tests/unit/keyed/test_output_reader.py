@@ -7,10 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.keyed.arrow_expressions import Call, Constant, Field
+from flowcore.keyed.arrow_expressions import Constant, Field, FunctionCall
 from flowcore.keyed.control import PARTITION_BITS
 from flowcore.keyed.message_reader import MessageColumns
-from flowcore.keyed.output_reader import KEY_GROUP, OUTPUTS, POSITION, Controls, Passing, Records
+from flowcore.keyed.output_reader import (
+    PACKED_SOURCE,
+    READ_KEY_GROUP,
+    READ_POSITION,
+    ControlOutput,
+    PassingOutput,
+    RecordOutput,
+)
 from flowcore.keyed.record_columns import PackingColumns, RecordColumns
 from flowcore.keyed.row_reader import RowReader
 
@@ -33,10 +40,10 @@ CHANNELS = MessageColumns(
 
 def _reader(*, drops: bool = False) -> RowReader:
     records = RecordColumns(
-        columns={"total": Field("sum"), "from": Field(KEY_GROUP), "at": Field(POSITION)},
+        columns={"total": Field("sum"), "from": Field(READ_KEY_GROUP), "at": Field(READ_POSITION)},
         key_groups={"group": (["total"], False)},
         partition=Constant(0),
-        kept=Call("greater", (Field("sum"), Constant(1))) if drops else None,
+        kept=FunctionCall("greater", (Field("sum"), Constant(1))) if drops else None,
         drops=drops,
     )
     place = ("source", "partition", "offset")
@@ -44,9 +51,9 @@ def _reader(*, drops: bool = False) -> RowReader:
         names=CHANNELS,
         output="output",
         outputs={
-            "5/results": Records(source=5, schema=TOTALS, records=records),
-            "5/control": Controls(source=5, schema=ELEMENTS, element="element"),
-            "-1/passing": Passing(schema=PASSED, value="value", place=place),
+            "5/results": RecordOutput(source=5, schema=TOTALS, records=records),
+            "5/control": ControlOutput(source=5, schema=ELEMENTS, element="element"),
+            "-1/passing": PassingOutput(schema=PASSED, value="value", coordinates=place),
         },
         into=PackingColumns(
             schema=INPUT, channel="channel", offset="offset", passes="passes", passing_value="bytes",
@@ -62,7 +69,7 @@ def _packed(*outputs: tuple[int, str, pa.Schema, list[dict[str, Any]]]) -> pa.Re
         for _, _, schema, rows in outputs
     ]
     columns: dict[str, pa.Array[Any]] = {
-        "channel": pa.array([(OUTPUTS << PARTITION_BITS) + group for group, *_ in outputs], pa.int64()),
+        "channel": pa.array([(PACKED_SOURCE << PARTITION_BITS) + group for group, *_ in outputs], pa.int64()),
         "offset": pa.nulls(len(outputs), pa.int64()),
         "value": pa.array(contents, pa.binary()),
         "written": pa.nulls(len(outputs), pa.int64()),
