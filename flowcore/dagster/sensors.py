@@ -174,7 +174,8 @@ def build_history_sensor(plan: Plan) -> dg.SensorDefinition:
         except (RunError, BrokerError) as error:
             return dg.SkipReason(str(error))
         if not changed:
-            return dg.SensorResult(skip_reason="no source has changed since it was read", cursor="")
+            # Dagster keeps the cursor of before if it gets an empty one.
+            return dg.SensorResult(skip_reason="no source has changed since it was read", cursor="-")
         names, versions = ", ".join(changed), json.dumps({**changed, **committed}, sort_keys=True)
         digest = hashlib.sha256(versions.encode()).hexdigest()
         if digest != context.cursor:

@@ -163,7 +163,8 @@ def build_health_sensor(plan: Plan, objectives: Objectives) -> dg.SensorDefiniti
         if progress is None:
             return dg.SensorResult(skip_reason="the flow has never run live, so there is nothing to evaluate")
         if liveness_problem(progress, now_ms) is None and _run_beats(context.instance, plan.flow):
-            return dg.SensorResult(skip_reason="the run evaluates the checks itself", cursor="")
+            # Dagster keeps the cursor of before if it gets an empty one.
+            return dg.SensorResult(skip_reason="the run evaluates the checks itself", cursor="{}")
         results = evaluate_objectives(progress, now_ms, objectives)
         evaluations = {result.name: evaluation(plan.flow, result) for result in results}
         return changed_evaluations(context.cursor, evaluations)

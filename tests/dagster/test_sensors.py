@@ -259,10 +259,16 @@ def test_health_is_reported_on_change_while_no_run_reports_it(
     again = _tick(defs, "f_health", instance, first.cursor)
     writer.progressed(replace(progress, state="ended", queries=(replace(query, dropped=50),)))
     second = _tick(defs, "f_health", instance, again.cursor)
+    writer.progressed(replace(progress, time_ms=time.time_ns() // 1_000_000))
+    resumed = _tick(defs, "f_health", instance, second.cursor)
+    writer.progressed(replace(progress, state="ended", queries=(replace(query, dropped=50),)))
+    third = _tick(defs, "f_health", instance, resumed.cursor or second.cursor)  # as Dagster's daemon does
 
     assert _reported(nothing) == _reported(running) == _reported(again) == []
     assert [passed for passed, _ in _reported(first)] == [True, True, True]
     assert _reported(second) == [(False, "50 of 100 records of query `out` (50.000%)")]
+    assert _reported(resumed) == []
+    assert [passed for passed, _ in _reported(third)].count(False) == 1, "the run may have reported another"
 
 
 def test_health_of_a_run_that_dagster_did_not_start_is_reported(
