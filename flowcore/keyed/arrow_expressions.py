@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ArrowExpression", "Constant", "Evaluation", "Field", "FunctionCall"]
+__all__ = ["ArrowExpression", "Constant", "Evaluation", "Field", "FunctionCall", "fields_of"]
 
 _INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _ESCAPED = r'["\\\x00-\x1f]'
@@ -49,6 +49,25 @@ class FunctionCall:
 
 
 ArrowExpression = Field | Constant | FunctionCall
+
+
+def fields_of(expressions: Iterable[ArrowExpression]) -> frozenset[str]:
+    """The names of the columns that some expressions have.
+
+    >>> sorted(fields_of([Field("n"), FunctionCall("add", (Field("n"), Constant(1))), Field("m")]))
+    ['m', 'n']
+    """
+    seen, found, waiting = set[int](), set[str](), [*expressions]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, Field):
+            found.add(each.name)
+        elif isinstance(each, FunctionCall):
+            waiting += each.arguments
+    return frozenset(found)
 
 
 class Evaluation:

@@ -56,6 +56,7 @@ class MessageSource:
         bad: What is the same in the rows of all messages that are not records, by column of passing rows;
             None if such messages do not pass the exchange.
         coordinates: The names of partition, offset and the message's time in such a row.
+        used: The fields that records have; None for all.
     """
 
     value_format: JsonArrowFormat
@@ -64,18 +65,17 @@ class MessageSource:
     limits_time: bool
     bad: Mapping[str, Any] | None
     coordinates: tuple[str, str, str]
+    used: frozenset[str] | None = None
 
     def read(
         self, batch: pa.RecordBatch, names: MessageColumns, records: RecordColumns, into: PackingColumns
     ) -> Iterator[pa.RecordBatch]:
         """The packing's input of some messages."""
-        found, is_record = self.value_format.read(batch.column(names.value))
-        fields = (column.name for column in self.value_format.value_format.columns)
-        columns: dict[str, pa.Array[Any]] = dict(zip(fields, found, strict=True))
+        columns, is_record = self.value_format.read(batch.column(names.value), self.used)
         columns[READ_TIME] = batch.column(names.written_ms) if self.time is None else columns[self.time]
         columns[READ_PARTITION] = pa.array(batch.column(names.channel).to_numpy() & LOW_BITS)
         columns[READ_OFFSET] = batch.column(names.offset)
-        good = np.array(is_record, np.bool_) & self._is_timely(columns[READ_TIME], batch, names)
+        good = is_record & self._is_timely(columns[READ_TIME], batch, names)
         if not good.all():
             if self.bad is not None:
                 bad = pa.array(~good)

@@ -7,13 +7,15 @@ and that takes nothing that `JsonFormat` refuses. `JsonFormat` reads the payload
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.errors import SerializationError
@@ -46,30 +48,43 @@ class JsonArrowFormat:
 
     >>> json_format = JsonArrowFormat(JsonFormat.of([("id", "BIGINT")]))
     >>> columns, is_value = json_format.read(pa.array([b'{"id":1}', b"[]"]))
-    >>> columns[0].to_pylist(), is_value
+    >>> columns["id"].to_pylist(), is_value.tolist()
     ([1, None], [True, False])
     """
 
     value_format: JsonFormat
 
-    def read(self, payloads: pa.Array[Any]) -> tuple[list[pa.Array[Any]], list[bool]]:
-        """The columns of some payloads, and whether each payload is a value: if not, its columns are null."""
+    def read(
+        self, payloads: pa.Array[Any], used: Collection[str] | None = None
+    ) -> tuple[dict[str, pa.Array[Any]], npt.NDArray[np.bool_]]:
+        """The columns of some payloads, and whether each payload is a value: if not, its columns are null.
+
+        Args:
+            used: The names of the columns that are read; None for all. The others only have to fit.
+        """
         columns, given = self.value_format.columns, payloads.to_pylist()
-        rows = _decode(columns, given, is_text=_is_text(payloads))
-        refused = {place for place, row in enumerate(rows) if row is None} if None in rows else set()
+        rows, refused = _decode(columns, given, is_text=_is_text(payloads))
+        is_value = np.ones(len(rows), np.bool_)
         for place in refused:
             rows[place] = self._read_one(given[place])
-        is_value = [row is not None for row in rows]
-        values = [_values(rows, place) for place in range(len(columns))]
-        found = [*map(_convert, columns, values)]
-        for place in {place for _, places in found for place in places} - refused:
+            is_value[place] = rows[place] is not None
+        checked = [
+            number
+            for number, column in enumerate(columns)
+            if used is None or column.name in used or not column.nullable
+        ]
+        values = {number: _values(rows, number) for number in checked}
+        found = {number: _convert(columns[number], each) for number, each in values.items()}
+        misfits = {place for _, places in found.values() for place in places}.difference(refused)
+        for place in misfits:
             row = rows[place] = self._read_one(given[place])
             is_value[place] = row is not None
-            for number, column in enumerate(values):
+            for number, column in values.items():
                 column[place] = None if row is None else getattr(row, f"f{number}")
-            found = []
-        arrays = [array for array, _ in found] or [*map(_array, columns, values)]
-        return arrays, is_value
+        arrays = {number: array for number, (array, _) in found.items()}
+        if misfits:
+            arrays = {number: _array(columns[number], each) for number, each in values.items()}
+        return {columns[number].name: array for number, array in arrays.items()}, is_value
 
     def _read_one(self, payload: bytes | None) -> _Row | None:
         try:
@@ -110,17 +125,18 @@ def _is_text(payloads: pa.Array[Any]) -> bool:
 
 def _decode(
     columns: tuple[ValueColumn, ...], payloads: list[bytes | None], *, is_text: bool
-) -> list[_Row | None]:
-    """The row of each payload, None if the decoder does not take it."""
+) -> tuple[list[_Row | None], list[int]]:
+    """The row of each payload, None if the decoder does not take it; the places of those."""
     if not all(map(_is_named, columns)):
-        return [None] * len(payloads)
+        return [None] * len(payloads), [*range(len(payloads))]
     decode: Callable[[Any], _Row] = _decoder(columns)
     if is_text:
         try:
-            return list(map(decode, payloads))
+            return list(map(decode, payloads)), []
         except (ValueError, TypeError, RecursionError):
             pass
-    return [_decode_one(decode, payload) for payload in payloads]
+    rows = [_decode_one(decode, payload) for payload in payloads]
+    return rows, [place for place, row in enumerate(rows) if row is None]
 
 
 def _decode_one(decode: Callable[[bytes], _Row], payload: bytes | None) -> _Row | None:

@@ -8,11 +8,11 @@ It can where each column is one of a message or of a packed output, or an expres
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 
-from flowcore.keyed.arrow_expressions import ArrowExpression, Constant
+from flowcore.keyed.arrow_expressions import ArrowExpression, Constant, fields_of
 from flowcore.keyed.key_group_hash import HASHED_TYPES
 from flowcore.keyed.message_reader import MessageColumns, MessageSource
 from flowcore.keyed.output_reader import ControlOutput, PassingOutput, RecordOutput
@@ -191,7 +191,10 @@ def _reader(named: MessageColumns, inputs: _Input, key_groups: int, *, has_outpu
     for index, source in enumerate(inputs.rows.sources):
         records, reader = inputs.records(index), source.reader
         if isinstance(reader, MessageSource):
-            messages[source.number] = reader, records
+            computed = [*records.columns.values(), records.partition]
+            used = fields_of(computed if records.kept is None else [*computed, records.kept])
+            timed = used if reader.time is None else used | {reader.time}
+            messages[source.number] = replace(reader, used=timed), records
         else:
             outputs[reader.name] = RecordOutput(source=source.number, schema=reader.schema, records=records)
     return RowReader(
