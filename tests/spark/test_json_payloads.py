@@ -151,7 +151,7 @@ def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
     arrow = JsonArrowFormat(JsonFormat.of(column for column in columns if column.type != "FLOAT"))
     good, bad = ([text.encode() for text in texts if '"f"' not in text] for texts in (GOOD, BAD))
     _, is_value = arrow.read(pa.array([*good, *bad]))
-    assert is_value == [True] * len(good) + [False] * len(bad)
+    assert is_value.tolist() == [True] * len(good) + [False] * len(bad)
 
 
 DECIMALS = "p DECIMAL(10,2), q ARRAY<DECIMAL(10,2)>, s STRING, t STRUCT<d: DECIMAL(10,2), s: STRING>"
