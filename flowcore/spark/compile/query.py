@@ -7,14 +7,12 @@ latency markers pass through, ``partition``. Every record whose origin is known 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -47,6 +45,7 @@ from flowcore.planner.rules.compatibility import stores_ordinals
 from flowcore.planner.rules.failures import find_source_of_made
 from flowcore.planner.rules.histories import find_histories
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
+from flowcore.spark.compile.stateful_parts import stateful_parts
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.branches import Branch, BranchedFrame
@@ -69,11 +68,6 @@ from flowcore.spark.topics.sources import read_stream
 from flowcore.spark.topics.unparsed import find_unparsed
 
 __all__ = ["CompiledQuery", "compile_query"]
-
-_STATEFUL = re.compile(
-    r"Aggregate|Deduplicate\w*|Distinct|\w*MapGroups\w*|TransformWithState\w*|Join|\w*Limit"
-)
-_NUMBER = re.compile(r"#\d+L?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +237,7 @@ class _Compiler:
                 return branched, replace(branch, columns={name: known[name.lower()] for name in columns})
             case Apply():
                 frame = batch.apply_function(node, branched.rows_of(branch))
-                if kept := _stateful_parts(frame):
+                if kept := stateful_parts(frame):
                     self.types[node.name] = kept
                 branched = BranchedFrame(frame, self.names, has_coordinates=False)
                 return branched, Branch(next(self.numbers), {column: column for column in frame.columns})
@@ -374,28 +368,3 @@ def _topic(node: Read | Write) -> KafkaTopic:
         msg = f"operator {node.name!r} is not a Kafka topic: a live query can read and share only topics"
         raise PlanError(msg)
     return topic
-
-
-def _stateful_parts(frame: DataFrame) -> tuple[str, ...]:
-    """The parts of a streaming frame that keep state, as Spark describes them, without column numbers.
-
-    Types, and the state of a DataFrame function, are known only after Spark has analyzed them.
-    """
-    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows no plan
-    return tuple(
-        _NUMBER.sub("", node.simpleString(1000)).lstrip("~")
-        for node in _nodes(plan)
-        if node.isStreaming() and _STATEFUL.fullmatch(node.nodeName())
-        and all(child.isStreaming() for child in _children(node))
-    )  # fmt: skip
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _children(plan):
-        yield from _nodes(child)
-
-
-def _children(plan: Any) -> list[Any]:
-    children = plan.children()
-    return [children.apply(number) for number in range(children.size())]
