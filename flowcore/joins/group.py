@@ -21,7 +21,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.joins.side_rows import PAIRS_AT_ONCE, SideRows
 from flowcore.keyed import segments
-from flowcore.keyed.columns import take_rows, timestamps_of
+from flowcore.keyed.columns import rows_not_null, take_rows, timestamps_of
 from flowcore.keyed.key_index import Ints, KeyIndex, factorize_keys, to_python_keys
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import DELETED, EMISSION, LATE_LEFT, LATE_RIGHT, RESULTS, TIMESTAMP
@@ -159,7 +159,7 @@ class JoinGroup(KeyGroup, Generic[Config]):
             rows, is_right, times_ms = rows.filter(pa.array(~late)), is_right[~late], times_ms[~late]
         has_key = np.ones(rows.num_rows, np.bool_)
         for name in self._config.keys:
-            has_key &= rows.column(name).is_valid().to_numpy(zero_copy_only=False)
+            has_key &= rows_not_null(rows.column(name))
         for side, mine in enumerate((~is_right, is_right)):
             if self._keeps[side] and (without_key := mine & ~has_key).any():
                 self._emit_without_key(side, rows.filter(pa.array(without_key)), times_ms[without_key], out)

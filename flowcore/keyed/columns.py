@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.errors import NoTimestampError, StateError
@@ -16,11 +17,20 @@ if TYPE_CHECKING:
     from flowcore.keyed.key_index import Ints
 
 __all__ = [
-    "KeyColumns", "complete_batch", "concat_batches", "in_parts", "runs", "take_rows", "timestamps_of",
+    "KeyColumns", "RowMask", "complete_batch", "concat_batches", "in_parts", "rows_not_null", "runs",
+    "take_rows", "timestamps_of",
 ]  # fmt: skip
 
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
+RowMask = npt.NDArray[np.bool_]
+"""Which of some rows."""
+
+
+def rows_not_null(column: pa.Array[Any]) -> RowMask:
+    """Which values of a column are not null."""
+    found: RowMask = column.is_valid().to_numpy(zero_copy_only=False)
+    return found
 
 
 def take_rows(columns: Sequence[pa.Array[Any]], rows: Ints) -> KeyColumns:

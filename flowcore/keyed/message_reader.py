@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flowcore.keyed.columns import RowMask, rows_not_null
 from flowcore.keyed.control import LOW_BITS
-from flowcore.keyed.record_columns import ArrowColumns, PackingColumns, RecordColumns, RowMask, rows_not_null
+from flowcore.keyed.record_columns import ArrowColumns, PackingColumns, RecordColumns
 from flowcore.serializers.formats.json_arrow import JsonArrowFormat
 
 __all__ = ["READ_OFFSET", "READ_PARTITION", "READ_TIME", "MessageColumns", "MessageSource"]

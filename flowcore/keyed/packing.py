@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
-from flowcore.keyed.columns import in_parts, runs
+from flowcore.keyed.columns import in_parts, rows_not_null, runs
 from flowcore.keyed.control import LOW_BITS, PARTITION_BITS, QUERY, Channel, ControlElement
 from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
@@ -85,7 +85,7 @@ class Recipient:
         column = batch.column(self.key_group)
         chosen = np.arange(batch.num_rows)
         if column.null_count:
-            chosen = chosen[column.is_valid().to_numpy(zero_copy_only=False)]
+            chosen = chosen[rows_not_null(column)]
         groups = column.drop_null().to_numpy()
         order = np.argsort(groups.astype(np.min_scalar_type(key_groups)), kind="stable")
         chosen = chosen[order]
@@ -242,7 +242,7 @@ class Packing:
         places = offsets if self.scattered else np.arange(at, portion.at)
         elements = np.zeros(batch.num_rows, np.bool_)
         if self.inputs.element is not None:
-            elements = batch.column(self.inputs.element).is_valid().to_numpy(zero_copy_only=False)
+            elements = rows_not_null(batch.column(self.inputs.element))
         has_elements = bool(elements.any())
         if has_elements:
             where = (each[elements].tolist() for each in (channels, offsets, places))

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from flowcore.keyed.arrow_expressions import ArrowExpression, Evaluation
+from flowcore.keyed.columns import RowMask, rows_not_null
 from flowcore.keyed.key_group_hash import key_groups_of
 
-__all__ = ["ArrowColumns", "PackingColumns", "RecordColumns", "RowMask", "rows_not_null"]
+__all__ = ["ArrowColumns", "PackingColumns", "RecordColumns"]
 
 ArrowColumns = Mapping[str, "pa.Array[Any]"]
-RowMask = npt.NDArray[np.bool_]
-"""Which of some rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +91,3 @@ class PackingColumns:
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def rows_not_null(column: pa.Array[Any]) -> RowMask:
-    """Which values of a column are not null."""
-    found: RowMask = column.is_valid().to_numpy(zero_copy_only=False)
-    return found

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
-from flowcore.keyed.columns import take_rows
+from flowcore.keyed.columns import rows_not_null, take_rows
 from flowcore.keyed.content import NEWEST
 from flowcore.keyed.key_index import Ints, factorize_keys, find_last_rows, to_key_columns, to_python_keys
 from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
@@ -169,7 +169,7 @@ class RetractingGroup(CollectingGroup):
         self._renew(groups, codes.codes, rows)
         for place, argument in enumerate(self._arguments):
             column = rows.column(argument.column)
-            (valid,) = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            (valid,) = np.nonzero(rows_not_null(column))
             found = codes.codes[valid], changes[valid]
             totals = [group.totals[place] for group in groups]
             for total, number in zip(totals, _sum_by(*found, len(keys)), strict=True):
