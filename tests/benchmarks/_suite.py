@@ -1,9 +1,10 @@
 """All benchmarks, with the options of each at three sizes.
 
-*Full* is what figures are quoted from. *Quick* shows in a quarter of an hour whether a change moved
-something: of most benchmarks by one round, over too few records to tell the start from the rate, and without
-the further cases of a benchmark. *Smallest* shows only that a benchmark runs and that its answers are right:
-its figures mean nothing.
+*Full* is what figures are quoted from: three rounds, over records enough to tell the start from the rate,
+three hours in all; a benchmark by itself has larger defaults. *Quick* shows in a quarter of an hour whether a
+change moved something: of most benchmarks by one round, over too few records to tell the start from the rate,
+and without the further cases of a benchmark. *Smallest* shows only that a benchmark runs and that its answers
+are right: its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ SUITE = (
         "join",
         quick="--bids 100000 --history-events 5000 --rounds 1",
         smallest="--bids 5000 --history-events 5000 --rounds 1",
+        full="--bids 1000000 --history-events 200000",
     ),
     Entry(
         "delivery",
@@ -58,18 +60,21 @@ SUITE = (
         always="--delivery",
         quick=None,
         smallest="--bids 25000 --history-events 5000 --rounds 1",
+        full="--bids 1000000 --history-events 200000",
     ),
     Entry(
         "catch-up",
         "catch-up",
         quick="--bids 50000 --history-events 5000 --rounds 1",
         smallest="--bids 20000 --history-events 5000 --rounds 1",
+        full="--bids 500000 --history-events 100000",
     ),
     Entry(
         "stages",
         "stages",
         quick="--records 99000 --batch-records 50000 --function-records 1000 --rounds 1",
         smallest="--records 4000 --function-records 400 --rounds 1",
+        full="--records 2000000",
     ),
     Entry(
         "windows",
@@ -77,6 +82,7 @@ SUITE = (
         quick="--case tumbling-10000 --records 99000 --per-key-records 2000 --rounds 1",
         smallest="--case tumbling-10000 --case session-10000-late --records 20000 --per-key-records 2000 "
         "--rounds 1",
+        full="--records 400000 --per-key-records 0",
     ),
     Entry(
         "stream-joins",
@@ -89,6 +95,7 @@ SUITE = (
         "flush",
         quick="--records 50000 --keys 1000 --small 10000 --large 50000 --rounds 1",
         smallest="--records 20000 --keys 1000 --small 10000 --large 20000 --rounds 1",
+        full="--records 1000000",
     ),
     Entry(
         "flush-keys",
@@ -96,6 +103,7 @@ SUITE = (
         always="--case keys",
         quick=None,
         smallest="--keys 20000 --rounds 1",
+        full="--keys 1000000",
     ),
     Entry(
         "chain",
@@ -103,6 +111,7 @@ SUITE = (
         always="--spark",
         quick="--orders 10000 --rounds 3",
         smallest="--orders 1000 --rounds 1",
+        full="--rounds 3",
     ),
     Entry(
         "exchanges",
@@ -110,6 +119,7 @@ SUITE = (
         always="--case exchanges",
         quick=None,
         smallest="--bids 10000 --rounds 1",
+        full="--bids 1000000 --rounds 3",
     ),
     Entry(
         "branches",
@@ -117,12 +127,14 @@ SUITE = (
         always="--case branches",
         quick=None,
         smallest="--seconds 15 --rate 500 --rounds 1",
+        full="--seconds 30 --rounds 3",
     ),
     Entry(
         "serializer",
         "serializer",
         quick="--sizes 32 --records 50000 --kafka-records 50000 --rounds 1",
         smallest="--sizes 8 --records 2000 --kafka-records 2000 --rounds 1",
+        full="--records 500000 --kafka-records 500000 --rounds 3",
     ),
     Entry(
         "latency",
@@ -130,6 +142,7 @@ SUITE = (
         always="--mode realtime",
         quick="--rounds 0 --minutes 1 --history-events 5000",
         smallest="--bids 5000 --rounds 1 --minutes 1 --rate 100 --history-events 5000",
+        full="--rounds 3 --history-events 100000",
     ),
     Entry(
         "held-state",
@@ -143,6 +156,7 @@ SUITE = (
         quick="--points 2 --records 5000 --batches 4 --rounds 1 --dimension keys",
         smallest="--points 1 --records 1000 --batches 3 --rounds 1 --dimension keys --dimension state-mb "
         "--dimension depth",
+        full="--points 3",
     ),
     Entry("start", "start", quick="--rounds 1", smallest="--rounds 1"),
     Entry(
@@ -159,20 +173,36 @@ SUITE = (
         "nexmark",
         quick="--query q5 --query q20 --events 90000 --rounds 1",
         smallest="--query q5 --events 20000 --rounds 1",
+        full="--events 200000",
     ),
     Entry(
-        "faults", "faults", quick="--scenario kill-between-slots", smallest="--scenario kill-between-slots"
+        "faults",
+        "faults",
+        quick="--scenario kill-between-slots",
+        smallest="--scenario kill-between-slots",
+        full="--quick",
     ),
     Entry(
         "endurance",
         "endurance",
         quick="--minutes 1 --bids 20000 --history-events 5000 --away 5",
         smallest="--minutes 1 --bids 20000 --rate 100 --history-events 5000 --away 5",
+        full="--minutes 5 --bids 200000 --history-events 20000 --away 20",
     ),
     Entry(
         "peers",
         "peers",
         quick="--rival bytewax --workload join --records 100000 --rounds 1",
         smallest="--rival quix --rival bytewax --workload join --records 20000 --rounds 1",
+        full="--workload join --workload sum --workload windows --records 500000 "
+        "--rival quix --rival bytewax --rival pyflink-sql",
+    ),
+    Entry(
+        "peers-latency",
+        "peers",
+        always="--workload latency",
+        quick=None,
+        smallest="--rival quix --rounds 1 --warm-up 5 --seconds 10",
+        full="--rival quix --rival pyflink-sql",
     ),
 )

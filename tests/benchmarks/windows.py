@@ -12,6 +12,7 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -62,7 +63,7 @@ HELD, TOUCHED, TOUCHING_BATCHES = (10_000, 1_000_000), 10_000, 12
     "--per-key-records",
     default=100_000,
     show_default=True,
-    help="Records of the per-key rival, and of flowcore beside it.",
+    help="Records of the per-key rival, and of flowcore beside it; 0 leaves it out.",
 )
 @click.option(
     "--case",
@@ -125,7 +126,7 @@ def _measure(  # noqa: PLR0917 - the options of the command
             figures += [*native, *per_key]
             shown = {figure.name: figure.rounds for figure in (*native, *per_key)}
             click.echo(f"{case.name}: {shown}", err=True)  # progress: a case takes minutes
-            to_per_key |= _ratios(case, "per key", *per_key)
+            to_per_key |= _ratios(case, "per key", *per_key) if per_key else {}
             to_native |= _ratios(case, "native", *native) if len(native) > 1 else {}
     for name, found in (("ratio_to_per_key_state", to_per_key), ("ratio_to_native", to_native)):
         whole = [ratio for each, ratio in found.items() if not each.endswith("by_slope")]
@@ -171,10 +172,12 @@ class _Bench:
         contenders = {"flowcore": lambda count: self.ours(case, given(case, count))}
         if not case.late:
             contenders["native"] = lambda count: self.rivals.native(case, given(case, count), BATCH)
-        beside = {
-            "flowcore, few": lambda count: self.ours(case, given(first_keys, count), batch=few_batch),
-            "per key, few": lambda count: self.rivals.per_key(case, given(first_keys, count), few_batch),
-        }
+        beside: dict[str, Callable[[int], float]] = {}
+        if per_key_records:
+            beside["flowcore, few"] = lambda count: self.ours(case, given(first_keys, count), batch=few_batch)
+            beside["per key, few"] = lambda count: self.rivals.per_key(
+                case, given(first_keys, count), few_batch
+            )
         all_records, few_records = (
             run_rates(rounds, {f"{case.name} {name}": run for name, run in each.items()}, count)
             for each, count in ((contenders, records), (beside, round(records * share)))
