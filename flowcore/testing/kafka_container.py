@@ -74,15 +74,19 @@ class KafkaBroker(DockerContainer):
         self.bootstrap_servers, self.secure = (f"{host}:{port}" for host, port in addresses.values())
         # With the host, since a container engine may serve several machines.
         self.with_kwargs(labels={_OWNER_LABEL: f"{socket.gethostname()}/{os.getpid()}"})
-        properties = _PROPERTIES.read_text().format(
+        self._server_properties = _PROPERTIES.read_text().format(
             plain=self.bootstrap_servers, secure=self.secure, protocol="SASL_SSL" if pem else "PLAINTEXT"
         )
-        self.with_copy_into_container(properties.encode(), "/mnt/shared/config/server.properties")
         self.with_copy_into_container(pem or b"", "/etc/kafka/secrets/broker.pem")
 
     @property
     def _client(self) -> DockerClient:
         return self.get_docker_client().client
+
+    def with_properties(self, lines: str) -> Self:
+        """Add lines to the broker's ``server.properties`` before it starts; the last line of a key counts."""
+        self._server_properties += lines
+        return self
 
     def start(self) -> Self:
         """Create and start the container, and wait until the broker answers a client.
@@ -92,6 +96,8 @@ class KafkaBroker(DockerContainer):
         """
         _remove_orphans(self._client)
         atexit.register(self.stop)
+        properties = self._server_properties.encode()
+        self.with_copy_into_container(properties, "/mnt/shared/config/server.properties")
         with _no_reaper():
             super().start()
         return self.wait_ready()

@@ -20,7 +20,8 @@ import pytest
 from flowcore.installation.jars import pyspark_jars
 from flowcore.installation.java import find_java
 from flowcore.kafka import supervisor
-from flowcore.kafka.broker import EmbeddedBroker, free_port
+from flowcore.kafka.broker import free_port
+from tests.kafka.secured_broker import SecuredBroker, secured_broker
 from tests.waiting import wait_until
 
 __all__ = ["Cluster", "Worker"]
@@ -60,10 +61,10 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """The address of a running broker."""
-    with EmbeddedBroker() as started:
-        yield started.bootstrap_servers
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    """A broker that encrypts and wants a login."""
+    with secured_broker(tmp_path_factory.mktemp("broker")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from tests.cluster.conftest import Cluster
+from tests.kafka.secured_broker import PASSWORD, SecuredBroker
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -33,11 +34,19 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The flow, its topics, and its folders, which all machines share."""
+    """The flow, its topics, and its folders, which all machines share.
 
-    servers: str
+    Runs log in to the broker; the test itself needs no login.
+    """
+
+    broker: SecuredBroker
     folder: Path
     cluster: Cluster
+
+    @property
+    def servers(self) -> str:
+        """The address without a login."""
+        return self.broker.plain
 
     def send(self, first: int) -> None:
         """Send the next thousand orders."""
@@ -62,15 +71,17 @@ class Orders:
             "spark.driver.host": "127.0.0.1",
             "data.dir": self.folder,
             "state.dir": self.folder / "state",
-            "kafka.bootstrap.servers": self.servers,
             "execution.short-lived": "true",
             "execution.realtime.batch-duration": "5 s",
+            **self.broker.settings("scram-512"),
         }
+        password = settings.pop("kafka.sasl.password")
         given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "FLOWCORE_SETTINGS": str(self.cluster.settings),
+            "FLOWCORE_KAFKA_SASL_PASSWORD": str(password),
         }
         command = ["flowcore", "run", "orders:flow", *given, *options]
         with self.log.open("ab") as log:
@@ -146,12 +157,12 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def outcome(cluster: Cluster, broker: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """Run the bounded stage and a slice; then run live while one of two machines is killed."""
     flow = Orders(broker, tmp_path_factory.mktemp("shared"), cluster)
     (flow.folder / "rates").mkdir()
     (flow.folder / "rates/rates.csv").write_text("currency,rate\nchf,1.0\neur,1.5\neur,2.0\n")
-    ensure_topics(broker, {"orders": PARTITIONS})
+    ensure_topics(broker.plain, {"orders": PARTITIONS})
     flow.send(0)
     with flow.running("--slice") as run:
         assert run.wait(RUN_TIMEOUT_S) == 0, flow.log.read_text()
@@ -196,13 +207,17 @@ def test_key_group_state_moves_when_a_machine_is_killed(outcome: Outcome) -> Non
     }
 
 
-def test_secret_of_the_cluster_is_in_no_command_line(outcome: Outcome, cluster: Cluster) -> None:
-    """Driver, workers and executors have it, and authenticate by it."""
+def test_secrets_are_in_no_command_line_and_no_file_of_a_worker(outcome: Outcome, cluster: Cluster) -> None:
+    """The cluster authenticates by one, and the tasks log in to Kafka by the other."""
     secret = tomllib.loads(cluster.settings.read_text())["spark.authenticate.secret"]
+    files = [path for worker in cluster.workers for path in worker.folder.rglob("*") if path.is_file()]
 
     assert any("CoarseGrainedExecutorBackend" in line for line in outcome.commands)
     assert any("SparkSubmit" in line for line in outcome.commands)
-    assert not any(secret in line for line in outcome.commands)
+    assert any(path.name == "stderr" for path in files)
+    for word in (secret, PASSWORD):
+        assert not any(word in line for line in outcome.commands)
+        assert [str(path) for path in files if word.encode() in path.read_bytes()] == []
 
 
 def test_key_groups_run_on_both_machines(outcome: Outcome, cluster: Cluster) -> None:

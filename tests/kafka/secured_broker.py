@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
 import pytest
@@ -30,10 +30,11 @@ from confluent_kafka.admin import (
 
 from flowcore.kafka import broker
 from flowcore.kafka.broker import EmbeddedBroker, free_port
+from flowcore.testing.kafka_fixtures import new_kafka_broker
 
 __all__ = [
     "BOB_PASSWORD", "CLIENT_ID", "KEY_PASSWORD", "PASSWORD", "USER", "WAYS", "Certificates", "SecuredBroker",
-    "secured_broker",
+    "secured_broker", "secured_container",
 ]  # fmt: skip
 
 USER: Final = "ann"
@@ -58,10 +59,13 @@ _LISTENERS: Final = {
 }  # fmt: skip
 _JAVA: Final = "org.apache.kafka.common.security"
 _URLS: Final = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls="
+_IN_CONTAINER: Final = "/etc/kafka/secrets"
+_FIRST_PORT: Final = 9101
+"""Of the listeners within a container."""
 _PROPERTIES: Final = """
-listeners=PLAINTEXT://{{host}}:{{port}},CONTROLLER://{{host}}:{{controller_port}},{listeners}
-advertised.listeners=PLAINTEXT://{{host}}:{{port}},{listeners}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{protocols}
+listeners={listeners}
+advertised.listeners={advertised}
+listener.security.protocol.map={protocols}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:{user};User:CN=client;User:{client_id}
 allow.everyone.if.no.acl.found=false
@@ -247,10 +251,60 @@ class SecuredBroker:
 
 @contextmanager
 def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
-    """Start the broker and the issuer."""
-    certificates, ports = Certificates(folder), _free_ports()
+    """Start the broker, as a process, and the issuer."""
+    ports, plain = _free_ports(), "{host}:{port}"  # which the broker puts in
+    secured = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+    listeners = {"PLAINTEXT": plain, "CONTROLLER": "{host}:{controller_port}", **secured}
+    more = _properties(str(folder), listeners, {"PLAINTEXT": plain, **secured})
+    with _issuing(folder) as (certificates, issuer), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "_PROPERTIES", broker._PROPERTIES + more)
+        patch.setattr(broker, "_JAVA_OPTIONS", (*broker._JAVA_OPTIONS, f"{_URLS}file://{folder}/keys.json"))
+        with EmbeddedBroker() as started:
+            _add_scram_user(started.bootstrap_servers)
+            yield SecuredBroker(certificates, started.bootstrap_servers, ports, issuer)
+
+
+@contextmanager
+def secured_container(folder: Path) -> Iterator[SecuredBroker]:
+    """Start the broker in a container, and the issuer."""
+    ports = _free_ports()
+    inner = {name: _FIRST_PORT + number for number, name in enumerate(ports)}
+    own = {"INTERNAL": "localhost:9095", "CONTROLLER": "localhost:9093"}
+    with _issuing(folder) as (certificates, issuer):
+        container = new_kafka_broker()
+        published = {f"{inner[name]}/tcp": ("127.0.0.1", port) for name, port in ports.items()}
+        container.ports |= cast("dict[str, int | None]", published)  # Docker's client also accepts hosts
+        listeners = {"PLAINTEXT": ":9092", **own, **{name: f":{port}" for name, port in inner.items()}}
+        advertised = {
+            "PLAINTEXT": container.bootstrap_servers, "INTERNAL": own["INTERNAL"],
+            **{name: f"127.0.0.1:{port}" for name, port in ports.items()},
+        }  # fmt: skip
+        more = "inter.broker.listener.name=INTERNAL\n" + _properties(_IN_CONTAINER, listeners, advertised)
+        container.with_properties(more)
+        for file in ("ca.pem", "broker.both.pem", "expired.both.pem", "elsewhere.both.pem", "keys.json"):
+            container.with_copy_into_container((folder / file).read_bytes(), f"{_IN_CONTAINER}/{file}")
+        options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_URLS}file://{_IN_CONTAINER}/keys.json"
+        container.with_env("KAFKA_JVM_PERFORMANCE_OPTS", options)
+        with container:
+            _add_scram_user(container.bootstrap_servers)
+            yield SecuredBroker(certificates, container.bootstrap_servers, ports, issuer)
+
+
+@contextmanager
+def _issuing(folder: Path) -> Iterator[tuple[Certificates, _Issuer]]:
+    """Make certificates and start the issuer."""
+    certificates = Certificates(folder)
     issuer = _Issuer(certificates)
     threading.Thread(target=issuer.serve_forever, daemon=True).start()
+    try:
+        yield certificates, issuer
+    finally:
+        issuer.shutdown()
+        issuer.server_close()
+
+
+def _properties(folder: str, listeners: Mapping[str, str], advertised: Mapping[str, str]) -> str:
+    """The server properties for listeners with these addresses, and the files in a folder."""
     plain_users = f'user_{USER}="{_escaped(PASSWORD)}" user_bob="{BOB_PASSWORD}"'
     logins = [
         f"listener.name.{name}.plain.sasl.jaas.config={_JAVA}.plain.PlainLoginModule required {plain_users};"
@@ -259,22 +313,13 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
         f"listener.name.login.scram-sha-{bits}.sasl.jaas.config={_JAVA}.scram.ScramLoginModule required;"
         for bits in (256, 512)
     ]
-    more = _PROPERTIES.format(
-        listeners=",".join(f"{name}://{{host}}:{port}" for name, port in ports.items()),
-        protocols=",".join(f"{name}:{protocol}" for name, protocol in _LISTENERS.items()),
+    return _PROPERTIES.format(
+        listeners=",".join(f"{name}://{address}" for name, address in listeners.items()),
+        advertised=",".join(f"{name}://{address}" for name, address in advertised.items()),
+        protocols=",".join(f"{name}:{_LISTENERS.get(name, 'PLAINTEXT')}" for name in listeners),
         logins="\n".join(logins).replace("\\", "\\\\"),
         folder=folder, java=_JAVA, user=USER, client_id=CLIENT_ID,
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker, "_PROPERTIES", broker._PROPERTIES + more)
-        patch.setattr(broker, "_JAVA_OPTIONS", (*broker._JAVA_OPTIONS, f"{_URLS}file://{folder}/keys.json"))
-        try:
-            with EmbeddedBroker() as started:
-                _add_scram_user(started.bootstrap_servers)
-                yield SecuredBroker(certificates, started.bootstrap_servers, ports, issuer)
-        finally:
-            issuer.shutdown()
-            issuer.server_close()
 
 
 def _free_ports() -> dict[str, int]:

@@ -68,7 +68,6 @@ def _shown(live: Live) -> list[tuple[object, ...]]:
     return [tuple(row[name] for name in ("partition", "channel", "watermark_ms", "status")) for row in rows]
 
 
-@pytest.mark.thorough
 def test_channel_that_is_reset_holds_event_time_no_more_until_its_writer_is_active(
     live: Live, flow: Flow
 ) -> None:

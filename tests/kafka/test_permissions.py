@@ -115,7 +115,6 @@ def start(broker: SecuredBroker, spark: SparkSession, tmp_path: Path) -> Callabl
     return make
 
 
-@pytest.mark.thorough
 def test_flow_runs_with_the_documented_permissions(
     broker: SecuredBroker, start: Callable[[list[Entry]], LiveRun]
 ) -> None:
@@ -130,7 +129,6 @@ def test_flow_runs_with_the_documented_permissions(
     assert list(read_values(broker.plain, f"{name}-in.dead-letter")) == [b"bad"]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("missing", ENTRIES, ids=str)
 def test_flow_needs_each_documented_permission(
     missing: Entry, start: Callable[[list[Entry]], LiveRun], caplog: pytest.LogCaptureFixture

@@ -66,6 +66,13 @@ flow = Flow("wrong")
 flow.read("in", KafkaTopic("in", schema="id BIGINT")).where("idd > 1").write("out", KafkaTopic("out"))
 """
 
+DEFINITIONS = """
+from flowcore.dagster import definitions, flow_assets
+from flows import failing
+
+defs = definitions(flow_assets(failing))
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Project:
@@ -83,11 +90,13 @@ class Project:
     def written(self) -> Path:
         return self.folder / "written"
 
-    def start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *arguments: str, program: str = "flowcore", **environment: str
+    ) -> subprocess.Popen[bytes]:
         """Start a command; its output is a file of this name."""
         with (self.written / f"{name}.txt").open("wb") as output:
             return subprocess.Popen(
-                ["flowcore", *arguments], cwd=self.written, env=self.environment | environment,
+                [program, *arguments], cwd=self.written, env=self.environment | environment,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True, umask=0,
             )  # fmt: skip
 
@@ -122,6 +131,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     )  # fmt: skip
     (given / "flows.py").write_text(FLOWS)
     (given / "wrong.py").write_text(WRONG)
+    (given / "in_dagster.py").write_text(DEFINITIONS)
     (given / "password").write_text(f"{PASSWORD}\n")
     (given / "settings.toml").write_text(
         f"[spark]\nauthenticate.secret = '{CANARY}'\nssl.keyPassword = '{CANARY}'\n"
@@ -199,7 +209,18 @@ def runs(project: Project) -> Project:
     broken.write_text(f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n")
     project.fail("key", "run", "flows:live", "--slice", FLOWCORE_KAFKA_SSL_KEY=str(broken))
     _fail_with_secrets(project, broken)
+    _fail_in_dagster(project)
     return project
+
+
+def _fail_in_dagster(project: Project) -> None:
+    """A run that materializes a table and then fails; Dagster keeps its events, logs and configuration."""
+    home = project.written / "dagster"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    command = ("asset", "materialize", "--select", "*", "-m", "in_dagster")
+    run = project.start("in-dagster", *command, program="dagster", DAGSTER_HOME=str(home))
+    assert run.wait(180) != 0
 
 
 def _fail_with_secrets(project: Project, broken: Path) -> None:
@@ -224,7 +245,10 @@ def _fail_with_secrets(project: Project, broken: Path) -> None:
 
 
 def test_secrets_are_nowhere(runs: Project) -> None:
-    """Neither in output, logs, state and reports, nor in Spark's UI and event log, nor in a command line."""
+    """Neither in output, logs, state and reports, nor in Spark's UI and event log, nor with Dagster.
+
+    Nor are they in a command line.
+    """
     keys = [(runs.given / name).read_text().splitlines()[5] for name in ("key.pem", "encrypted.pem")]
     words = (CANARY, *keys)
     lines = (runs.written / "command-lines.txt").read_text().splitlines()
@@ -240,6 +264,8 @@ def test_secrets_are_nowhere(runs: Project) -> None:
         assert runs.find(key), key
     logs = [path.read_text() for path in (runs.written / "events").rglob("*") if path.is_file()]
     assert any("spark.authenticate.secret" in log and "redacted" in log for log in logs)
+    in_dagster = {Path(name).name for name in runs.find("RuntimeError") if "/dagster/" in name}
+    assert any(name.endswith(".db") for name in in_dagster), in_dagster
     assert runs.find(*words) == []
 
 

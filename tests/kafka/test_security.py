@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +34,14 @@ from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import bounded_out_of_orderness
 from pipelines.auctions.readers import read_values
 from pipelines.nexmark.feed import feed
-from tests.kafka.secured_broker import KEY_PASSWORD, PASSWORD, WAYS, SecuredBroker, secured_broker
+from tests.kafka.secured_broker import (
+    KEY_PASSWORD,
+    PASSWORD,
+    WAYS,
+    SecuredBroker,
+    secured_broker,
+    secured_container,
+)
 from tests.sampling import sample
 
 if TYPE_CHECKING:
@@ -42,16 +50,35 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 GUESS = "gu3ss"
-each_way = pytest.mark.parametrize("way", WAYS)
+KINDS = ("process", "container")
+each_kind = pytest.mark.parametrize("broker", KINDS, indirect=True)
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    """A broker with all listeners; its topic ``in`` has thirty records."""
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    """A broker with all listeners as a process; its topic ``in`` has thirty records."""
     with secured_broker(tmp_path_factory.mktemp("secured")) as started:
-        ensure_topics(started.plain, {"in": 1})
-        feed(started.plain, "in", [pa.table({"id": range(30)})], None, key="id")
-        yield started
+        yield _filled(started)
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    """The same in a container."""
+    with secured_container(tmp_path_factory.mktemp("secured")) as started:
+        yield _filled(started)
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> SecuredBroker:
+    """The broker of this kind; the process unless the test asks for another one."""
+    started: SecuredBroker = request.getfixturevalue(getattr(request, "param", "process"))
+    return started
+
+
+def _filled(broker: SecuredBroker) -> SecuredBroker:
+    ensure_topics(broker.plain, {"in": 1})
+    feed(broker.plain, "in", [pa.table({"id": range(30)})], None, key="id")
+    return broker
 
 
 def settings_of(broker: SecuredBroker, way: str, folder: Path, **more: str) -> Settings:
@@ -73,7 +100,8 @@ def address_of(settings: Settings) -> BrokerAddress:
     return BrokerAddress(settings.bootstrap_servers or "", Security.of(settings))
 
 
-@each_way
+@each_kind
+@pytest.mark.parametrize("way", WAYS)
 def test_every_client_authenticates(broker: SecuredBroker, way: str, tmp_path: Path) -> None:
     """Administration, feeder, reader, markers, their collector, elements and transactions."""
     address, topic = address_of(settings_of(broker, way, tmp_path)), way.replace(", ", "-").replace(" ", "-")
@@ -105,8 +133,11 @@ def test_every_client_authenticates(broker: SecuredBroker, way: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "way",
-    sample(WAYS, "mutual, encrypted key", "oauthbearer"),
+    ("way", "broker"),
+    sample(
+        itertools.product(WAYS, KINDS), ("mutual, encrypted key", "process"), ("oauthbearer", "container")
+    ),
+    indirect=["broker"],
 )
 def test_flow_writes_exactly_once(
     broker: SecuredBroker, way: str, spark: SparkSession, tmp_path: Path
@@ -212,6 +243,7 @@ REFUSALS = {
 }  # fmt: skip
 
 
+@each_kind
 @pytest.mark.parametrize("refused", REFUSALS)
 def test_refusal_says_what_is_wrong(broker: SecuredBroker, refused: str) -> None:
     """One line, of a type that is not an outage, without a password."""

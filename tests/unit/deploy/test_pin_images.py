@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import stat
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy/compose/env.example"
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-IMAGES = dict(line.split("=", 1) for line in EXAMPLE.read_text().splitlines() if "_IMAGE=" in line)
+SHIPPED = dict(line.split("=", 1) for line in EXAMPLE.read_text().splitlines() if "_IMAGE=" in line)
+IMAGES = {name: image.partition("@")[0] for name, image in SHIPPED.items()}
 
 
 @pytest.fixture
@@ -41,6 +43,17 @@ def answer(folder: Path, digest: str) -> None:
 
 def pin(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ROOT / "deploy/pin_images", folder], capture_output=True, text=True, check=False)
+
+
+def test_images_are_pinned_as_they_ship() -> None:
+    """Those of compose, and the bases of our own images, which Kubernetes gets too."""
+    bases = [
+        re.findall(r"^ARG BASE=(.*)$", (ROOT / "deploy" / file).read_text(), re.MULTILINE)
+        for file in ("Dockerfile", "proxy/Dockerfile")
+    ]
+
+    assert bases == [[SHIPPED["PYTHON_IMAGE"]], [SHIPPED["DEBIAN_IMAGE"]]]
+    assert all(re.fullmatch(r"[a-z/]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", image) for image in SHIPPED.values())
 
 
 def test_each_image_is_pinned_by_its_digest(folder: Path) -> None:
