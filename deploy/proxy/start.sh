@@ -31,9 +31,8 @@ user=$(checked PROXY_USER "${PROXY_USER:-dagster}" '[A-Za-z0-9._@-]+' 'a name of
 umask 077
 folder=$(mktemp -d)
 printf '%s:%s\n' "$user" "$(openssl passwd -6 -stdin <<<"$PROXY_PASSWORD")" >"$folder/users"
-# What a browser sends for user and password. Not by sed, whose command line others can read.
-login=$(printf '%s:%s' "$user" "$PROXY_PASSWORD" | openssl base64 -A)
 text=$(sed -e "s|@FOLDER@|$folder|g" -e "s|@LISTEN@|$listen|g" -e "s|@NAMES@|$names|g" -e "s|@UPSTREAM@|$upstream|g" \
   -e "s|@REPORTS@|$reports|g" -e "s|@ALIVE@|$alive|g" "$here/nginx.conf")
-printf '%s\n' "${text//@LOGIN@/${login//+/[+]}}" >"$folder/nginx.conf"
+# Not by sed, whose command line others can read.
+printf '%s\n' "${text//@TOKEN@/$(openssl rand -hex 16)}" >"$folder/nginx.conf"
 exec env -i PATH="$PATH" nginx -e stderr -p "$folder" -c "$folder/nginx.conf"

@@ -10,6 +10,7 @@ from flowcore.errors import InstallationError
 from flowcore.installation.archive import archive_file, make_archive
 from flowcore.installation.jars import jars, jars_folder
 from flowcore.installation.java import find_java
+from flowcore.ownership import is_foreign
 
 __all__ = ["setup"]
 
@@ -64,7 +65,14 @@ def _write_dagster_home(folder: Path) -> None:
             f"you need of {_DAGSTER}"
         )
         raise InstallationError(msg)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # its databases and logs are the user's only
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if is_foreign(folder.stat()):
+        msg = (
+            f"{folder} belongs to user {folder.stat().st_uid}, who could read and change what Dagster keeps "
+            "there: runs, events and logs; pass a folder of your own"
+        )
+        raise InstallationError(msg)
+    folder.chmod(0o700)  # its databases and logs are the user's only
     target.write_text(text, encoding="utf-8")
     click.echo(f"Dagster        {target}; export DAGSTER_HOME={folder.absolute()}")
 

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.kafka import supervisor
 from flowcore.kafka.topics import wait_until_ready
+from flowcore.ownership import foreign_link, is_foreign, is_writable_by_others
 
 __all__ = ["EmbeddedBroker", "free_port"]
 
@@ -124,8 +126,8 @@ class EmbeddedBroker:
         """Start the broker and wait until it answers a client.
 
         Raises:
-            BrokerError: The port is taken, the folder is in use by another broker, or the broker
-                ended while it started.
+            BrokerError: The port is taken, the folder is in use by another broker or others can write it, or
+                the broker ended while it started.
             InstallationError: Java or the broker's jars are missing.
         """
         if self._process is not None:
@@ -137,7 +139,7 @@ class EmbeddedBroker:
         if self._data is None:
             folder = Path(tempfile.mkdtemp(prefix="flowcore-broker-"))
         else:
-            folder = self._data.expanduser().resolve()
+            folder = _resolved(self._data)
         self._folder = folder
         try:
             with _lock_data(folder / "broker.lock", self.bootstrap_servers) as lock:
@@ -252,11 +254,36 @@ def _is_free(port: int) -> bool:
         return True
 
 
+def _resolved(data: Path) -> Path:
+    """The folder of the data, unless another user has chosen which one it is."""
+    if found := foreign_link(data.expanduser()):
+        link, owner = found
+        msg = (
+            f"data={data} leads through {link}, a link of user {owner}: the broker would write where that "
+            "user wants; pass the folder that is meant"
+        )
+        raise BrokerError(msg)
+    return data.expanduser().resolve()
+
+
+def _require_own(folder: Path) -> None:
+    """Require that only this user can choose what the files in a folder are, such as links to other ones."""
+    found = folder.stat()
+    if is_foreign(found) or is_writable_by_others(found):
+        msg = (
+            f"data={folder} belongs to user {found.st_uid} and has mode {stat.S_IMODE(found.st_mode):o}: "
+            "another user could change records, or let the broker overwrite your files by links; pass a "
+            f"folder of your own, or if its content is yours: chmod -R go-w {folder}"
+        )
+        raise BrokerError(msg)
+
+
 @contextlib.contextmanager
 def _lock_data(path: Path, owner: str) -> Iterator[IO[str]]:
     """Hold the folder while any process has the file open: the broker's Java is the last."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(path.parent)
         lock = path.open("a+")
     except OSError as error:
         msg = f"data={path.parent} cannot be used ({error}): pass a folder that can be written"

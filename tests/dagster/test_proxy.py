@@ -267,26 +267,44 @@ def test_attack_is_refused(proxy: Proxy, attack: tuple[int, str, str, Mapping[st
     assert key not in proxy.executed()
 
 
-def test_guesses_of_the_password_are_limited_and_the_right_one_is_not() -> None:
-    """Each guess costs the time of a slow hash."""
-    only = Proxy(free_port(), free_port(), free_port(), free_port())
-    login = base64.b64encode(b"dagster:>ab?correct horse").decode()  # it has + and /
-    settings = {
-        "PROXY_LISTEN": f"127.0.0.1:{only.port}",
-        "PROXY_REPORTS": f"127.0.0.1:{only.reports}",
-        "PROXY_ALIVE": str(only.alive),
-        "PROXY_UPSTREAM": f"127.0.0.1:{only.upstream}",
-        "PROXY_PASSWORD": ">ab?correct horse",
-    }
-    with nginx(settings) as log:
-        wait_until(lambda: answers(only.alive, "/"), f"nginx answers: {log.read_text()}")
-        wrong = [f"Basic {login[:-4]}{number:04}" for number in range(100)]
-        guesses = [only.send("GET", "/", {"Authorization": each})[0] for each in wrong]
-        right = {only.send("GET", "/", {"Authorization": f"Basic {login}"})[0] for _ in range(50)}
+def cookie(port: int, login: str) -> str | None:
+    """The cookie that is given for a login."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", "/", headers={"Authorization": login})
+        return connection.getresponse().getheader("Set-Cookie")
+    finally:
+        connection.close()
 
-    assert ({"+", "/"} < set(login), set(guesses)) == (True, {401, 429})
+
+def test_guesses_of_the_password_are_limited_and_who_has_logged_in_is_not() -> None:
+    """Each guess costs the time of a slow hash; the answer to one too many does not tell that it is right."""
+    right = LOGIN["Authorization"]
+    wrong = [f"{right[:-4]}{number:04}" for number in range(100)]
+    with page_of_another_site("behind") as upstream:
+        only = Proxy(free_port(), free_port(), free_port(), upstream)
+        settings = {
+            "PROXY_LISTEN": f"127.0.0.1:{only.port}",
+            "PROXY_REPORTS": f"127.0.0.1:{only.reports}",
+            "PROXY_ALIVE": str(only.alive),
+            "PROXY_UPSTREAM": f"127.0.0.1:{upstream}",
+            "PROXY_PASSWORD": PASSWORD,
+        }
+        with nginx(settings) as log:
+            wait_until(lambda: answers(only.alive, "/"), f"nginx answers: {log.read_text()}")
+            refused, given = cookie(only.port, wrong[0]), cookie(only.port, right)
+            guesses = [only.send("GET", "/", {"Authorization": each})[0] for each in (*wrong, right)]
+            assert given is not None
+            headers = {"Authorization": right, "Cookie": given.partition(";")[0]}
+            logged_in = {only.send("GET", "/", headers)[0] for _ in range(50)}
+            forged = only.send("GET", "/", headers | {"Cookie": "flowcore_proxy="})[0]
+
+    assert refused is None
+    assert given.endswith("; HttpOnly; SameSite=Strict; Path=/")
+    assert set(guesses) == {401, 429}
     assert guesses.count(401) < 50
-    assert right == {502}  # nothing is behind this proxy
+    assert (guesses[-1], forged) == (429, 429)
+    assert logged_in == {200}
 
 
 def test_websocket_with_the_own_origin_subscribes(proxy: Proxy) -> None:

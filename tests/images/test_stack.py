@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,7 +51,8 @@ class Stack:
     @property
     def ui(self) -> Ui:
         login = base64.b64encode(f"dagster:{self.password}".encode()).decode()
-        return Ui(self.port, self.data, {"Authorization": f"Basic {login}"})
+        headers = {"Authorization": f"Basic {login}"}
+        return Ui(self.port, self.data, headers | {"Cookie": _cookie(self.port, headers["Authorization"])})
 
     def compose(self, *arguments: str) -> str:
         files = [f"--file={file}" for file in FILES]
@@ -195,6 +197,19 @@ def _asked(stack: Stack, query: str) -> list[object]:
 
 def _ask_prometheus(stack: Stack, path: str) -> str:
     return stack.execute("prometheus", "wget", "-qO-", f"http://127.0.0.1:9090/api/v1/{path}")
+
+
+@cache
+def _cookie(port: int, login: str) -> str:
+    """The cookie of one who has logged in: without it, a few requests a second are answered."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", "/server_info", headers={"Authorization": login})
+        given = connection.getresponse().getheader("Set-Cookie")
+    finally:
+        connection.close()
+    assert given is not None
+    return given.partition(";")[0]
 
 
 def _status(port: int, headers: dict[str, str]) -> int:

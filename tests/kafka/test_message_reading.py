@@ -9,6 +9,7 @@ import pytest
 
 from flowcore import Stream, Tumbling
 from tests.kafka.readings import Flows, Topics, require_same_results
+from tests.sampling import sample
 
 pytestmark = pytest.mark.kafka
 
@@ -80,7 +81,7 @@ CONNECTED: dict[str, Flows] = {
 }
 
 
-@pytest.mark.parametrize("name", CONNECTED)
+@pytest.mark.parametrize("name", sample(CONNECTED, "windows", "interval", "filtered", "star"))
 def test_python_reads_messages_as_spark_does(live: Any, name: str) -> None:
     """For one of two runs, no messages are left to the exchange."""
     require_same_results(live, name, CONNECTED[name])

@@ -9,6 +9,7 @@ import pytest
 
 from flowcore import Stream, Tumbling
 from tests.kafka.readings import Flows, Topics, require_same_results
+from tests.sampling import sample
 
 pytestmark = pytest.mark.kafka
 
@@ -87,7 +88,9 @@ CONNECTED: dict[str, tuple[int, Flows]] = {
 """How many exchanges Python reads for; only Spark divides."""
 
 
-@pytest.mark.parametrize("name", CONNECTED)
+@pytest.mark.parametrize(
+    "name", sample(CONNECTED, "windows-of-windows", "deep-joins", "averages", "ranked-windows")
+)
 def test_python_reads_outputs_as_spark_does(live: Any, name: str) -> None:
     """For one of two runs, nothing is left to the exchange that follows."""
     by_python, flows = CONNECTED[name]

@@ -25,7 +25,7 @@ from flowcore.spark.run.lost_records import skip_lost_records
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.session import session
 from flowcore.spark.run.task_slots import slots_needed
-from flowcore.spark.topics.sources import require_files
+from flowcore.spark.topics.source_files import require_files
 
 __all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan"]
 

@@ -1,24 +1,19 @@
 """Private files: a run writes for its user only, and nobody else can change its state."""
 
-import grp
 import os
-import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 from flowcore.errors import StateError
+from flowcore.ownership import foreign_link, forget_groups, is_foreign, is_own_group, is_writable_by_others
 
 __all__ = ["prepare_state_folder", "private_files"]
 
-_ROOT = 0
 _STATE = ("checkpoints", "progress", "results")
 """Folders in that of a flow, whose entries are those of queries and stages."""
-_MOST_LINKS = 40
-"""As many links as Linux follows on the way to a file; then it fails."""
 
 
 @contextmanager
@@ -40,8 +35,8 @@ def prepare_state_folder(folder: Path) -> None:
     Raises:
         StateError: Another user owns or can write it, or what is in it, or owns a link to it.
     """
-    _other_members.cache_clear()
-    _require_own_links(f"the state folder {folder}", folder.absolute())
+    forget_groups()
+    _require_own_links(f"the state folder {folder}", folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     _require_own(f"the state folder {folder}", folder, found)
@@ -55,7 +50,7 @@ def prepare_state_folder(folder: Path) -> None:
 def _require_own_target(link: Path) -> None:
     """Check a folder that a link leads to: the mode of the state folder does not keep others away from it."""
     what = f"what is in the state folder: {link}"
-    _require_own_links(what, link.absolute())
+    _require_own_links(what, link)
     target = link.resolve()
     found = target.stat()
     _require_own(what, target, found)
@@ -93,40 +88,25 @@ def _content(folder: Path, *, deep: bool) -> Iterator[Path]:
 
 
 def _others_can_enter(found: os.stat_result) -> bool:
-    of_group = bool(found.st_mode & stat.S_IXGRP) and not _is_own_group(found)
+    of_group = bool(found.st_mode & stat.S_IXGRP) and not is_own_group(found)
     return of_group or bool(found.st_mode & stat.S_IXOTH)
 
 
 def _require_own_links(what: str, path: Path) -> None:
     """Check that no other user's link is on the way to a file, which need not exist."""
-    for link in _links(path):
-        if (owner := link.lstat().st_uid) not in (os.geteuid(), _ROOT):
-            _refuse(what, f"is behind the link {link} of user {owner}", "pass another state.dir")
-
-
-def _links(path: Path) -> Iterator[Path]:
-    """The links that an absolute path leads through, also those behind a link, in their order."""
-    place, parts, count = Path(path.anchor), [*reversed(path.relative_to(path.anchor).parts)], 0
-    while parts and count < _MOST_LINKS:
-        place = place.parent if (part := parts.pop()) == ".." else place / part
-        if place.is_symlink():
-            yield place
-            count += 1
-            target = place.readlink()
-            place = Path(target.anchor) if target.is_absolute() else place.parent
-            parts += reversed(target.relative_to(target.anchor).parts)
+    if found := foreign_link(path):
+        link, owner = found
+        _refuse(what, f"is behind the link {link} of user {owner}", "pass another state.dir")
 
 
 def _require_own(what: str, folder: Path, found: os.stat_result) -> None:
     """Check owner and mode of a folder or of what is in it; the error has the command for the folder."""
-    user, mode = os.geteuid(), found.st_mode
-    if found.st_uid not in (user, _ROOT):
+    if is_foreign(found):
+        user = os.geteuid()
         why = f"is owned by user {found.st_uid}, and this run is user {user}"
         way = f"run as user {found.st_uid}, pass another state.dir, or: chown -R {user} {folder}"
-    elif stat.S_ISLNK(mode):  # it has no permissions of its own
-        return
-    elif mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not _is_own_group(found)):
-        why = f"has mode {stat.S_IMODE(mode):o}, so that others can write it"
+    elif is_writable_by_others(found):
+        why = f"has mode {stat.S_IMODE(found.st_mode):o}, so that others can write it"
         way = f"if its content is your own: chmod -R go-w {folder}; otherwise pass another state.dir"
     else:
         return
@@ -136,27 +116,3 @@ def _require_own(what: str, folder: Path, found: os.stat_result) -> None:
 def _refuse(what: str, why: str, way: str) -> NoReturn:
     msg = f"{what} {why}: they could change checkpoints and results, on which the flow relies; {way}"
     raise StateError(msg)
-
-
-def _is_own_group(found: os.stat_result) -> bool:
-    """Whether a folder's group is the user's alone, by its number, or was given by root as to a container."""
-    is_given = found.st_uid == _ROOT and found.st_gid in os.getgroups()
-    return (found.st_gid == os.geteuid() or is_given) and not _other_members(found.st_gid)
-
-
-@cache
-def _other_members(group: int) -> frozenset[str]:
-    """The accounts in a group, also those whose own group it is, without this user and root.
-
-    None is in group 0: it is root's, although some systems put accounts such as ``halt`` there, and a
-    container's user belongs to it who has no account.
-    """
-    if group == _ROOT:
-        return frozenset()
-    accounts, named = pwd.getpwall(), list[str]()
-    own = {each.pw_name for each in accounts if each.pw_uid in (os.geteuid(), _ROOT)}
-    with suppress(KeyError):  # a directory need not list its accounts
-        own.add(pwd.getpwuid(os.geteuid()).pw_name)
-    with suppress(KeyError):  # a container's group often has a number only
-        named = grp.getgrgid(group).gr_mem
-    return frozenset({*named, *(each.pw_name for each in accounts if each.pw_gid == group)} - own)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -15,7 +11,7 @@ from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.api.operators import Read
 from flowcore.api.schema import Column
 from flowcore.durations import MILLISECOND
-from flowcore.errors import PlanError, RunError
+from flowcore.errors import PlanError
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import end_offsets, identify_topics
 from flowcore.planner.model import LiveQuery
@@ -24,6 +20,7 @@ from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.frame.sql import STRICT_TIMES
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.offsets import OffsetRange, offset_range, offsets_json, start_offsets
+from flowcore.spark.topics.source_files import files_version
 
 __all__ = [
     "BoundedInput",
@@ -31,7 +28,6 @@ __all__ = [
     "read_bounded",
     "read_files",
     "read_stream",
-    "require_files",
     "source_offsets",
     "source_version",
 ]
@@ -83,7 +79,7 @@ def source_version(node: Read, settings: Settings, offsets: OffsetRange) -> str:
     It is empty if no version is known, as for a function. ``offsets`` are those of `source_offsets`.
 
     Raises:
-        RunError: The source does not exist.
+        RunError: The source does not exist, or leads to other files by a link of another user.
         BrokerError: A broker cannot be reached.
     """
     match node.source:
@@ -96,7 +92,7 @@ def source_version(node: Read, settings: Settings, offsets: OffsetRange) -> str:
         case Frame():
             return ""
         case files:
-            return _files_version(node.name, path_of(files.path, settings))
+            return files_version(node.name, path_of(files.path, settings))
 
 
 def read_bounded(node: Read, context: Context, offsets: OffsetRange) -> BoundedInput:
@@ -240,49 +236,3 @@ def columns_ddl(node: Read) -> str:
 def _is_wider(node: Read, column: Column) -> bool:
     """Whether a column is read as SMALLINT, since Spark's reader of JSON makes -56 of a TINYINT of 200."""
     return isinstance(node.source, Json) and column.type == "TINYINT"
-
-
-def require_files(nodes: Iterable[Read], settings: Settings) -> None:
-    """Require that the files of sources on this machine are there.
-
-    Raises:
-        RunError: A source does not exist.
-    """
-    for node in nodes:
-        if isinstance(node.source, (Csv, Json, Parquet)):
-            _require_path(node.name, path_of(node.source.path, settings))
-
-
-def _require_path(name: str, path: str) -> None:
-    if "://" not in path and not Path(path).exists():
-        msg = (
-            f"source {name!r}: {path} does not exist: there is nothing to read; correct the path, or set "
-            "data.dir, the folder that relative paths start from"
-        )
-        raise RunError(msg)
-
-
-def _find_files(root: Path) -> Iterator[Path]:
-    """The files below a folder, also through links, as Spark reads them."""
-    for folder, inner, names in os.walk(root, followlinks=True):
-        here = Path(folder)
-        inner[:] = [name for name in inner if not _leads_back(here / name)]
-        yield from (here / name for name in names if (here / name).is_file())
-
-
-def _leads_back(folder: Path) -> bool:
-    """Whether a folder is a link to one that it is in."""
-    return folder.is_symlink() and folder.resolve() in {above.resolve() for above in folder.parents}
-
-
-def _files_version(name: str, path: str) -> str:
-    if "://" in path:
-        return ""
-    _require_path(name, path)
-    root = Path(path)
-    files = [root] if root.is_file() else sorted(_find_files(root))
-    digest = hashlib.sha256()
-    for file in files:
-        entry = file.stat()
-        digest.update(f"{file.relative_to(root)} {entry.st_size} {entry.st_mtime_ns}\n".encode())
-    return f"{len(files)} files {digest.hexdigest()}"

@@ -283,17 +283,52 @@ def test_executors_have_the_connector_and_cores_for_real_time() -> None:
     assert executor["instances"] * executor["cores"] >= 2 + 2 + Settings().shuffle_partitions + 1
 
 
+def rights(account: str) -> dict[str, set[str]]:
+    """The verbs by resource of an account of this namespace, which has one role."""
+    (binding,) = [
+        each
+        for each in PLAIN
+        if each["kind"] == "RoleBinding" and each["subjects"] == [{"kind": "ServiceAccount", "name": account}]
+    ]
+    (role,) = [each for each in PLAIN if title(each) == f"Role/{binding['roleRef']['name']}"]
+    assert f"ServiceAccount/{account}" in {title(resource) for resource in PLAIN}
+    return {rule["resources"][0]: set(rule["verbs"]) for rule in role["rules"]}
+
+
+def test_dagster_may_manage_the_jobs_of_its_runs_and_nothing_else() -> None:
+    """These are the calls of dagster_k8s; the chart's own role could also change pods and make events."""
+    assert VALUES["rbacEnabled"] is False
+    assert VALUES["serviceAccount"]["create"] is False
+    assert rights(VALUES["serviceAccount"]["name"]) == {
+        "jobs": {"create", "list", "delete"},
+        "jobs/status": {"get"},
+        "pods": {"get", "list", "delete"},
+        "pods/log": {"get"},
+        "events": {"list"},
+    }
+
+
+def test_images_of_the_chart_are_pinned() -> None:
+    """Of the containers that it adds, one is left out, and the other has a digest and limits."""
+    image = VALUES["busybox"]["image"]
+
+    assert re.fullmatch(r"[0-9.]+@sha256:[0-9a-f]{64}", image["tag"])
+    for part in ("dagsterWebserver", "dagsterDaemon"):
+        assert VALUES[part]["checkDbReadyInitContainer"] is False
+        assert VALUES[part]["initContainerResources"].keys() == {"requests", "limits"}
+    locked = (ROOT / "requirements.lock").read_text()
+    (version,) = re.findall(r"^dagster==(\S+)", locked, re.MULTILINE)
+    commands = [
+        (ROOT / name).read_text() for name in ("docs/deploy.md", "deploy/kubernetes/dagster-values.yaml")
+    ]
+    assert all(f"helm install dagster dagster/dagster --version {version} " in text for text in commands)
+
+
 def test_driver_may_manage_its_executors_and_nothing_else() -> None:
     """Its account has a role of this namespace; with these settings Spark touches nothing else."""
     account, conf = LIVE["spec"]["driver"]["serviceAccount"], LIVE["spec"]["sparkConf"]
-    (binding,) = [resource for resource in PLAIN if resource["kind"] == "RoleBinding"]
-    (role,) = [resource for resource in PLAIN if resource["kind"] == "Role"]
-    rights = {rule["resources"][0]: set(rule["verbs"]) for rule in role["rules"]}
 
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account}]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    assert f"ServiceAccount/{account}" in {title(resource) for resource in PLAIN}
-    assert rights == {
+    assert rights(account) == {
         "pods": {"create", "get", "list", "watch", "delete", "deletecollection"},
         "configmaps": {"create", "list", "delete", "deletecollection"},
     }

@@ -174,3 +174,25 @@ def test_topic_option_refuses_other_text(given: str) -> None:
     """The message repeats the given text."""
     with pytest.raises(click.BadParameter, match=f"'{given}' is not NAME or NAME:PARTITIONS"):
         _topic(given)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+@pytest.mark.parametrize("way", ["owner", "mode", "link"])
+def test_folder_that_others_can_change_is_refused(way: str, tmp_path: Path) -> None:
+    """They could put a link to a file of this user where the broker writes."""
+    data, victim = tmp_path / "data", tmp_path / "victim"
+    victim.write_text("own")
+    (tmp_path / "real").mkdir()
+    data.symlink_to("real")
+    (data / "broker.lock").symlink_to(victim)
+    if way == "link":
+        os.chown(data, 4711, -1, follow_symlinks=False)
+    elif way == "owner":
+        os.chown(data, 4711, -1)
+    else:
+        data.chmod(0o777)
+
+    with pytest.raises(BrokerError, match="user 4711" if way != "mode" else "has mode 777.*chmod -R go-w"):
+        EmbeddedBroker(data).start()
+
+    assert victim.read_text() == "own"

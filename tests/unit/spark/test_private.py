@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flowcore import ownership
 from flowcore.errors import SettingsError, StateError
 from flowcore.settings import Settings
 from flowcore.spark.run import private
@@ -71,7 +72,8 @@ def test_state_folder_that_others_can_write_is_refused(
     folder.mkdir(parents=True)
     folder.chmod(mode)
     if mode != 0o777:
-        monkeypatch.setattr(private, "_is_own_group", lambda _: False)
+        monkeypatch.setattr(ownership, "is_own_group", lambda _: False)
+        monkeypatch.setattr(private, "is_own_group", lambda _: False)
 
     with pytest.raises(StateError, match=rf"has mode {mode:o}, .*chmod -R go-w {tmp_path / 'state'}"):
         prepare_state_folder(tmp_path / "state")
@@ -206,8 +208,8 @@ def test_group_with_another_member_is_not_the_users_own(
     monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_mem=named))
     found: Any = SimpleNamespace(st_uid=0 if owner == "root" else os.geteuid(), st_gid=group)
 
-    assert private._is_own_group(found) is ("other" not in {primary, *named})
-    private._other_members.cache_clear()
+    assert ownership.is_own_group(found) is ("other" not in {primary, *named})
+    ownership._other_members.cache_clear()
 
 
 def test_group_of_root_has_no_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +217,9 @@ def test_group_of_root_has_no_other_members(monkeypatch: pytest.MonkeyPatch) -> 
     halt = SimpleNamespace(pw_name="halt", pw_uid=7, pw_gid=0)
     monkeypatch.setattr(pwd, "getpwall", lambda: [halt])
 
-    private._other_members.cache_clear()
-    assert private._other_members(0) == frozenset()
-    private._other_members.cache_clear()
+    ownership._other_members.cache_clear()
+    assert ownership._other_members(0) == frozenset()
+    ownership._other_members.cache_clear()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another group")
