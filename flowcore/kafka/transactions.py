@@ -24,7 +24,7 @@ __all__ = [
     "last_series",
 ]  # fmt: skip
 
-EXPIRED = "its transaction took too long, and Kafka has aborted it"
+EXPIRED = "its transaction took longer than delivery.transaction-timeout, and Kafka has aborted it"
 """Part of the error of a commit that came too late, as after a pause of the machine."""
 
 FENCED = "another producer has begun in its place"
@@ -33,8 +33,6 @@ FENCED = "another producer has begun in its place"
 LEDGER_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 """A ledger keeps the last entry of each slot for ever. Kafka compacts full segments, by default of 1 GiB."""
 
-_TIMEOUT_S = 300
-"""Time in which a transaction must be committed. After a kill, readers wait this long if nothing restarts."""
 _START_S = 120.0
 _ABORT_S = 10.0
 _READ_S = 60.0
@@ -111,6 +109,8 @@ class TransactionalWriter:
         checkpoint: The id of the query's checkpoint.
         batch_bytes: The largest batch of messages that every topic accepts.
         message_bytes: The largest message.
+        timeout_ms: Time in which a transaction must be committed. After a kill, readers wait this long if
+            nothing restarts.
     """
 
     login: Mapping[str, str] = field(repr=False)
@@ -120,6 +120,7 @@ class TransactionalWriter:
     terms: LedgerTerms
     batch_bytes: int
     message_bytes: int
+    timeout_ms: int = 300_000
 
     def write(
         self, slot: int, batch: int, chunks: Iterable[MessageBatch], *, compares: bool = False
@@ -176,7 +177,7 @@ class TransactionalWriter:
             {
                 **self.login,
                 "transactional.id": transactional_id(self.flow, self.query, slot),
-                "transaction.timeout.ms": _TIMEOUT_S * 1000,
+                "transaction.timeout.ms": self.timeout_ms,
                 "partitioner": "murmur2_random",  # that of Java's client: a key keeps its partition
                 "linger.ms": 50,
                 "batch.size": self.batch_bytes,
@@ -209,7 +210,7 @@ class TransactionalWriter:
         except BaseException as error:
             refusal = _abort(producer)
             if isinstance(error, KafkaException):
-                what = f"did not write batch {batch.batch}{_lateness(began_s)}"
+                what = f"did not write batch {batch.batch}{self._lateness(began_s)}"
                 known = refusal if refusal is not None and _is_fatal(error) else error
                 raise self._failure(batch.slot, what, known) from error
             raise
@@ -218,7 +219,7 @@ class TransactionalWriter:
             producer.commit_transaction()
         except KafkaException as error:
             if _is_fenced(error.args[0]) or not self._was_committed(batch.slot, entry.encode()):
-                what = f"did not commit batch {batch.batch}{_lateness(began_s)}"
+                what = f"did not commit batch {batch.batch}{self._lateness(began_s)}"
                 raise self._failure(batch.slot, what, error) from error
         failpoint(f"transaction-committed-{batch.slot}")
 
@@ -270,6 +271,9 @@ class TransactionalWriter:
             consumer.close()
         return None
 
+    def _lateness(self, began_s: float) -> str:
+        return f": {EXPIRED}," if (time.time() - began_s) * 1000 > self.timeout_ms else ""
+
     def _failure(self, slot: int, what: str, error: KafkaException) -> BrokerError:
         reason = error.args[0]
         text = reason.str() if isinstance(reason, KafkaError) else str(error)
@@ -297,10 +301,6 @@ def last_series(login: Mapping[str, str], flow: str, query: str) -> int:
             entry = ledger._last_entry(slot)  # noqa: SLF001
             found = max(found, LedgerEntry.decode(entry).series if entry else 0)
     return found
-
-
-def _lateness(began_s: float) -> str:
-    return f": {EXPIRED}," if time.time() - began_s > _TIMEOUT_S else ""
 
 
 def _abort(producer: Producer) -> KafkaException | None:

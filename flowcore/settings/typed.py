@@ -215,6 +215,12 @@ class Settings:
         "pipeline.auto-watermark-interval", timedelta(milliseconds=200), parse_duration,
         "time between two polls for a new watermark, 0 for none",
     )  # fmt: skip
+    transaction_timeout: timedelta = _setting(
+        "delivery.transaction-timeout", timedelta(minutes=5),
+        duration_at_least(10, "Kafka would abort transactions that are only slow"),
+        "exactly once: longest time in which a slot writes its part of a batch, at least 10 s; the broker's "
+        "transaction.max.timeout.ms (15 min) bounds it",
+    )  # fmt: skip
     repeat_batch: tuple[str, int] | None = _setting(
         "delivery.repeat-batch", None, read_batch,
         "query:batch that is written whatever the ledger of the query says; for one start",

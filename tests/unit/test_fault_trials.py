@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner
 
 from flowcore.api.connectors import Delivery
-from flowcore.kafka import transactions
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.compatibility import derive_needs, find_differences
 from flowcore.settings import Settings
@@ -117,8 +116,9 @@ def test_pauses_of_some_seeds_pass_each_timeout() -> None:
     chosen = [choose_pause(seed, Random(seed)) for seed in range(1, 1 + len(TIMEOUTS_S))]  # noqa: S311
 
     assert [name for name, _ in chosen] == [*TIMEOUTS_S]
-    answers_s = Settings.of({}, environment={}).answer_timeout.total_seconds()
-    assert [*TIMEOUTS_S.values()] == [STALE_S, answers_s, transactions._TIMEOUT_S]
+    settings = Settings.of({}, environment={})
+    waits_s = [each.total_seconds() for each in (settings.answer_timeout, settings.transaction_timeout)]
+    assert [*TIMEOUTS_S.values()] == [STALE_S, *waits_s]
     assert all(seconds > TIMEOUTS_S[name] for name, seconds in chosen)
 
 

@@ -75,8 +75,11 @@ def require_undamaged(checkpoint: Path, known_id: str | None = None) -> None:
             _refuse(checkpoint, file, why)
     for number in committed[-1:]:
         file = checkpoint / "commits" / str(number)
-        if (why := _why_torn(file, 2)) is not None and _torn_commit(checkpoint) is None:
-            _refuse(checkpoint, file, why)
+        if (why := _why_torn(file, 2)) is None or _torn_commit(checkpoint) is not None:
+            continue
+        following = number + 1
+        again = _is_repeatable(checkpoint, number) and following == planned[-1]
+        _refuse(checkpoint, file, why, *_repeat(checkpoint, number, following) if again else ("", ()))
     _require_watermarks(checkpoint)
 
 
@@ -124,16 +127,21 @@ def _torn_commit(checkpoint: Path) -> Path | None:
 
     If another batch is planned, Spark runs that one next and needs the commit before it.
     """
-    committed = sorted(committed_batches(checkpoint))
-    if not committed or committed[-1] != max(planned_batches(checkpoint), default=-1):
+    last = max(committed_batches(checkpoint), default=None)
+    if last is None or last != max(planned_batches(checkpoint), default=-1):
         return None
-    last, before = committed[-1], committed[:-1][-1:]
     file = checkpoint / "commits" / str(last)
-    if _why_torn(file, 2) is None or _why_torn(checkpoint / "offsets" / str(last), 3) is not None:
-        return None
-    is_first = last == min(planned_batches(checkpoint))
-    begins = bool(before) and _why_torn(checkpoint / "commits" / str(before[0]), 2) is None
-    return file if begins or is_first else None
+    return file if _why_torn(file, 2) is not None and _is_repeatable(checkpoint, last) else None
+
+
+def _is_repeatable(checkpoint: Path, number: int) -> bool:
+    """Whether the last committed batch can be repeated: its offsets, and the commit before, can be read."""
+    if _why_torn(checkpoint / "offsets" / str(number), 3) is not None:
+        return False
+    before = max((each for each in committed_batches(checkpoint) if each < number), default=None)
+    if before is None:
+        return number == min(planned_batches(checkpoint))
+    return _why_torn(checkpoint / "commits" / str(before), 2) is None
 
 
 def _why_torn(file: Path, lines: int) -> str | None:
@@ -159,12 +167,14 @@ def _why_torn(file: Path, lines: int) -> str | None:
     return None if len(found) >= lines else f"it has {len(found)} lines of at least {lines}"
 
 
-def _repeat(checkpoint: Path, number: int) -> tuple[str, list[Path]]:
-    """How to plan the last batch again, and the files to remove."""
-    files = _with_checksum(checkpoint / "offsets" / str(number))
+def _repeat(checkpoint: Path, number: int, following: int | None = None) -> tuple[str, list[Path]]:
+    """How to plan a batch again, or to repeat it and plan the following one again; the files to remove."""
+    planned = number if following is None else following
+    files = _with_checksum(checkpoint / "offsets" / str(planned))
     if number in committed_batches(checkpoint):
         files += _with_checksum(checkpoint / "commits" / str(number))
-    how = f"plan batch {number} again (what it has written is written again, maybe in other batches)"
+    repeat = "" if following is None else f"repeat batch {number}, and "
+    how = f"{repeat}plan batch {planned} again (what it has written is written again, maybe in other batches)"
     return how, files
 
 

@@ -38,8 +38,7 @@ class LiveRuns:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, FlowcoreError):
-            self._observation.fail(str(error))
+        self._record(error)
         self._close()
 
     def start(self, committed: Collection[str]) -> None:
@@ -63,7 +62,8 @@ class LiveRuns:
         try:
             for run in self._runs:
                 run.wait(0)
-        except BaseException:
+        except BaseException as error:
+            self._record(error)
             self._close()
             raise
 
@@ -92,6 +92,13 @@ class LiveRuns:
     def latency(self) -> tuple[LatencySummary, ...]:
         """The latency of the markers that reached each sink in the last minute; none if it is not tracked."""
         return tuple(summary for run in self._runs for summary in run.latency())
+
+    def _record(self, error: object) -> None:
+        """Record why the run ends, unless it ends as it should or was interrupted."""
+        if isinstance(error, FlowcoreError):
+            self._observation.fail(str(error))
+        elif isinstance(error, Exception):
+            self._observation.fail(f"{type(error).__name__}: {error}")
 
     def _close(self) -> None:
         self._observation.close()

@@ -156,7 +156,7 @@ class LiveRun:
         self._leases.take(*map(self._checkpoint, self.stage.queries))
         for query in self.stage.queries:
             remove_torn_commit(self._checkpoint(query))
-        self._leases.renew()
+        self._leases.require()
         self._closing.enter_context(self._fence)
         require_checkpoints_fit(self.plan, self.context.settings)
         start_workers(self.stage.queries, self.context)
@@ -247,9 +247,11 @@ class LiveRun:
 
         Raises:
             OutageError: The outage has not ended.
-            StateError: A topic was created again.
+            StateError: A topic was created again, or the folder of the checkpoints is gone.
             LostRecordsError: A topic has removed records that were not read.
+            RunError: Another process has taken a lease.
         """
+        self._leases.require()
         for query in self.stage.queries:
             require_space(self._checkpoint(query).parent)
         prepare_topics(self.plan, self.context.settings)

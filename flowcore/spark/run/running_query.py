@@ -280,6 +280,7 @@ class RunningQuery:
             terms=terms,
             batch_bytes=largest_batch_bytes(self.prepared.side_channels.limits.values()),
             message_bytes=LARGEST_BYTES,
+            timeout_ms=self._context.settings.transaction_timeout // MILLISECOND,
         )
         batch = next_batch(self._checkpoint)
         repeats = writer.has_written(batch) or has_unfinished_batch(self._checkpoint)

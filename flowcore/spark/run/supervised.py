@@ -30,7 +30,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.execution import read_backlog_interval, read_thresholds
 from flowcore.planner.rules.joins import decide_joins
 from flowcore.spark.checkpoint import plan_file
-from flowcore.spark.checkpoint.offset_log import clear_unused_log
+from flowcore.spark.checkpoint.offset_log import clear_unused_log, has_unfinished_batch
 from flowcore.spark.context import Context
 from flowcore.spark.errors import find_new_schema, ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import Joined, JoinedResults, describe_versions
@@ -323,6 +323,9 @@ class SupervisedQuery:
         return True
 
     def _restart(self, before: RunningQuery) -> None:
+        if before.ended and has_unfinished_batch(self._checkpoint):  # asked to end before it began to run it
+            self._start_again(before)
+            return
         ended = time.monotonic()
         progress = self._read_progress()
         self._own_backlog.report(progress, before, starts=before.prepared.reads_histories)

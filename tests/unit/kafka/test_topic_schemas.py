@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from flowcore import KafkaTopic
-from flowcore.errors import FlowcoreError, FormatError, RegistryError, SerializationError, SettingsError
+from flowcore.errors import (
+    FlowcoreError,
+    FormatError,
+    RegistryError,
+    SerializationError,
+    SettingsError,
+    UnreachableRegistryError,
+)
 from flowcore.kafka.schema_registry import SchemaRegistry, SchemaVersion
 from flowcore.kafka.topic_schemas import TopicSchemas, resolve_sink, resolve_source
 from flowcore.serializers.formats import SubjectAvroFormat
@@ -148,6 +155,26 @@ def test_run_asks_once_and_again_after_an_unknown_id() -> None:
     assert "schema 11, which was registered since the start" in registered
     assert "schema 99, which its subject does not have: they are bad" in unknown
     assert (sorted(last["writers"]), last["refused"]) == ([10, 11], {99})
+
+
+def test_outage_of_the_registry_makes_no_schema_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The id is looked for once more."""
+    registry = _Registry(_schema(ID))
+    schemas, topic = _schemas(registry), _topic()
+    schemas.readable(topic, SETTINGS)
+    registry.schemas.append(_schema(ID, NOTE))
+
+    def fail(_subject: str) -> None:
+        msg = "the registry does not answer"
+        raise UnreachableRegistryError(msg)
+
+    with monkeypatch.context() as away:
+        away.setattr(registry, "versions", fail)
+        with pytest.raises(UnreachableRegistryError):
+            schemas.refresh("bids", 11, SETTINGS)
+
+    assert "was registered since the start" in schemas.refresh("bids", 11, SETTINGS)
+    assert schemas.readable(topic, SETTINGS).format_options["refused"] == frozenset()
 
 
 def test_run_asks_in_vain_only_so_often() -> None:

@@ -148,3 +148,34 @@ def test_whether_a_query_is_active_does_not_ask_its_meter(
 
     assert found.active
     assert found.error is None
+
+
+def test_batch_that_was_not_repeated_before_the_query_ended_keeps_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer result is joined after it: with another one, its records would have the same ids."""
+    site, starts = Site(tmp_path), list[Any]()
+
+    def start(prepared: Any, *_: Any, **__: Any) -> Running:
+        starts.append(prepared)
+        return Running(prepared, None)
+
+    site.start = start
+    found = site.query(monkeypatch)
+    found.start()
+    assert found.running is None
+    assert found._running is not None
+    (found._checkpoint / "offsets").mkdir(parents=True)
+    (found._checkpoint / "offsets/7").write_text("v1")
+    found._next = prepared()  # with a result that was committed meanwhile
+    found._running.ended = found._running.ending = True  # type: ignore[misc]
+
+    found.poll()
+    (found._checkpoint / "commits").mkdir()
+    (found._checkpoint / "commits/7").write_text("v1")
+    found._next = newer = prepared()
+    found._running.ended = found._running.ending = True  # type: ignore[misc]
+    found.poll()
+
+    assert [each is starts[0] for each in starts] == [True, True, False]
+    assert starts[2] is newer

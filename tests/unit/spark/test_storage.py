@@ -138,7 +138,13 @@ def test_torn_commit_stays_if_the_next_batch_is_planned(committed: int, tmp_path
     remove_torn_commit(checkpoint)
 
     assert last.exists()
-    assert str(last) in _refusal(checkpoint)
+    advice = _refusal(checkpoint)
+    assert str(last) in advice
+    assert f"repeat batch {committed - 1}, and plan batch {committed} again" in advice
+    _follow(advice)
+    require_undamaged(checkpoint)
+    assert len(planned_batches(checkpoint)) == committed
+    assert len(committed_batches(checkpoint)) == committed - 1
 
 
 def test_torn_commit_stays_if_its_batch_cannot_be_repeated(tmp_path: Path) -> None:
@@ -151,6 +157,8 @@ def test_torn_commit_stays_if_its_batch_cannot_be_repeated(tmp_path: Path) -> No
 
     assert len(committed_batches(checkpoint)) == 3
     assert str(checkpoint / "commits" / "2") in _refusal(checkpoint)
+    (checkpoint / "offsets" / "3").write_text(OFFSETS)
+    assert "again" not in _refusal(checkpoint)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"id":', "[]"], ids=["empty", "no-id", "cut", "list"])
