@@ -104,8 +104,8 @@ def definitions(
 
     Args:
         flows: From `flow_assets`; a topic or file that several of them use is one asset.
-        kafka: The broker, and how to log in to it. Default: from the environment.
-        results: Folders. Default: from the environment.
+        kafka: The broker, and how to log in to it. Default: that of ``flowcore``.
+        results: Folders. Default: those of ``flowcore``.
         flowcore: All other settings; it may contain its own broker and folders. Default: the environment.
         spark: Spark. Default: flowcore's own configuration on this machine.
 
@@ -113,10 +113,13 @@ def definitions(
         SettingsError: A resource contains a secret, which Dagster would store and show, or a setting that
             does not exist.
     """
-    if flowcore is None and (kafka or results):
-        flowcore = FlowcoreResource(kafka=kafka or _FLOWCORE.kafka, results=results or _FLOWCORE.results)
     flowcore, spark = flowcore or _FLOWCORE, spark or _SPARK
     refuse_literal_secrets(flowcore, spark)
+    if kafka or results:
+        flowcore = FlowcoreResource(
+            kafka=kafka or flowcore.kafka, results=results or flowcore.results, more=flowcore.more
+        )
+        refuse_literal_secrets(flowcore, spark)
     resources = {
         "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark
     }  # fmt: skip
