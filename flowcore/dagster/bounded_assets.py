@@ -14,13 +14,16 @@ from flowcore.dagster.names import (
     asset_key,
     asset_kind,
     bounded_dependencies,
+    bounded_keys,
     op_name,
     stage_keys,
     table_key,
+    unique_identifiers,
 )
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.sensors import REFRESH_WHEN
 from flowcore.dagster.termination import TerminationRequests, cancel_jobs_on, deferred_interrupts
+from flowcore.errors import ConfigurationError
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 from flowcore.spark.results.manifest import Manifest
@@ -43,14 +46,27 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
     """The assets of a plan's bounded stages.
 
     Any subset can be materialized; a stage always makes all its tables and sinks.
+
+    Raises:
+        ConfigurationError: Several of them are one asset, as sinks that write one topic.
     """
     name = op_name(plan.flow, "history")
     # The live stage is not part of this run, so Spark needs no task slots for it.
     bounded_only = replace(plan, live=None)
+    specs = [spec for stage in plan.bounded for spec in _asset_specs(stage, plan, attributes)]
+    _require_one_writer(plan)
+    dependencies = bounded_dependencies(plan)
+    outputs = unique_identifiers(dependencies)
+    inputs = unique_identifiers(
+        key for deps in dependencies.values() for key in deps if key not in dependencies
+    )
 
+    # Of `specs=` Dagster would make the names of inputs and outputs itself, and several the same.
     @dg.multi_asset(
         name=name,
-        specs=[spec for stage in plan.bounded for spec in _asset_specs(stage, plan, attributes)],
+        ins={name: dg.AssetIn(key, dagster_type=dg.Nothing) for key, name in inputs.items()},
+        outs={outputs[spec.key]: _optional_output(spec) for spec in specs},
+        internal_asset_deps={outputs[key]: set(deps) for key, deps in dependencies.items()},
         pool=name,
         can_subset=True,
     )
@@ -99,19 +115,35 @@ def _materialization(result: dg.MaterializeResult) -> dg.AssetMaterialization:  
 def _asset_specs(stage: BoundedStage, plan: Plan, attributes: AssetAttributes) -> list[dg.AssetSpec]:
     assets = [(table_key(plan.flow, result.name), result.name, "parquet") for result in stage.results]
     assets += [(asset_key(plan.flow, sink), sink.name, asset_kind(sink.sink)) for sink in stage.sinks]
-    dependencies = bounded_dependencies(plan)
     return [
         attributes.spec(
             plan,
             key,
             name,
             stage.operators,
-            deps=dependencies[key],
+            deps=(),  # `build_bounded_assets` has them by output
             kind=kind,
             automation_condition=REFRESH_WHEN,
         )
         for key, name, kind in assets
     ]
+
+
+def _require_one_writer(plan: Plan) -> None:
+    keys = bounded_keys(plan)
+    repeated = next((key for key in keys if keys.count(key) > 1), None)
+    if repeated is not None:
+        msg = (
+            f"{keys.count(repeated)} bounded sinks of flow {plan.flow!r} write the asset "
+            f"{repeated.to_user_string()}: Dagster could not show which of them made it; write it by one "
+            "sink, of the union of their streams"
+        )
+        raise ConfigurationError(msg)
+
+
+def _optional_output(spec: dg.AssetSpec) -> dg.AssetOut:
+    """An output that a run may leave out, and that no I/O manager stores."""
+    return dg.AssetOut.from_spec(spec, dagster_type=dg.Nothing, is_required=False)
 
 
 def _describe(progress: StageProgress) -> str:

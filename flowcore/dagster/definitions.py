@@ -70,7 +70,8 @@ def flow_assets(
 
     Raises:
         PlanError: The flow cannot run, or a table does not have an expected column.
-        ConfigurationError: No bounded stage writes a table with expectations.
+        ConfigurationError: No bounded stage writes a table with expectations, or several bounded sinks are
+            one asset.
         SettingsError: A setting in the environment, which the displayed plan depends on, is invalid.
     """
     plan = plan_flow(flow, settings=Settings.of())

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -34,6 +35,7 @@ __all__ = [
     "table_key",
     "topic_key",
     "topics_with_dead_letters",
+    "unique_identifiers",
 ]
 
 
@@ -138,6 +140,21 @@ def check_name(rule: str, columns: Sequence[str]) -> str:
     return "_".join([rule, *(_accepted(column, r"\W") for column in columns)])
 
 
+def unique_identifiers(keys: Iterable[dg.AssetKey]) -> dict[dg.AssetKey, str]:
+    """Names of an op's inputs or outputs by key: Dagster's own, with a digest where several have the same.
+
+    >>> keys = [dg.AssetKey(["files", name]) for name in ("in", "a-b", "a.b")]
+    >>> list(unique_identifiers(keys).values())
+    ['files__in', 'files__a_b_de2cbb12', 'files__a_b_52cba90c']
+    """
+    names = {key: key.to_python_identifier() for key in keys}
+    counts = Counter(names.values())
+    return {
+        key: name if counts[name] == 1 else f"{name}_{_digest(key.to_user_string())}"
+        for key, name in names.items()
+    }
+
+
 def _accepted(name: str, refused: str) -> str:
     r"""A name without characters that Dagster refuses; a digest keeps apart names that differ in these only.
 
@@ -145,8 +162,11 @@ def _accepted(name: str, refused: str) -> str:
     ('history', 'day_1_51234957')
     """
     accepted = re.sub(refused, "_", name, flags=re.ASCII)
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
-    return name if accepted == name else f"{accepted}_{digest}"
+    return name if accepted == name else f"{accepted}_{_digest(name)}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
 
 
 def build_external_assets(plans: Sequence[Plan]) -> list[dg.AssetSpec]:
