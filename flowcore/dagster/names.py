@@ -27,6 +27,7 @@ __all__ = [
     "bounded_keys",
     "build_external_assets",
     "check_name",
+    "check_op_name",
     "identifier",
     "live_dependencies",
     "live_key",
@@ -138,6 +139,17 @@ def check_name(rule: str, columns: Sequence[str]) -> str:
     'unique_shop_auction_id_08728cca'
     """
     return "_".join([rule, *(_accepted(column, r"\W") for column in columns)])
+
+
+def check_op_name(key: dg.AssetKey, check: str) -> str:
+    """The name of the op of an asset check, which is unique in a code location.
+
+    Dagster's own name for it is the same for assets whose keys differ in ``-`` and ``.`` only.
+
+    >>> check_op_name(dg.AssetKey(["kafka", "bids.dead-letter"]), "quiet")
+    'kafka__bids_dead_letter_0e8562aa_quiet'
+    """
+    return "__".join(_accepted(part, r"\W") for part in key.path) + f"_{check}"
 
 
 def unique_identifiers(keys: Iterable[dg.AssetKey]) -> dict[dg.AssetKey, str]:

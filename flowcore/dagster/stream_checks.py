@@ -15,7 +15,14 @@ import dagster as dg
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.dagster.attributes import Objectives
-from flowcore.dagster.names import identifier, live_key, op_name, topic_key, topics_with_dead_letters
+from flowcore.dagster.names import (
+    check_op_name,
+    identifier,
+    live_key,
+    op_name,
+    topic_key,
+    topics_with_dead_letters,
+)
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.durations import read_clock_ms
 from flowcore.errors import BrokerError, RunError
@@ -220,13 +227,13 @@ def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[dg.AssetCheck
 
 
 def _build_check(topic: KafkaTopic) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=topic_key(topic.dead_letter),
-        name=_QUIET,
-        description=f"Topic {markdown_code(topic.name)} had no dead letter in the last hour.",
-    )
-    def quiet(flowcore: FlowcoreResource) -> dg.AssetCheckResult:
-        return dg.AssetCheckResult(**_dead_letter_fields(topic, flowcore.settings()))
+    key = topic_key(topic.dead_letter)
+    description = f"Topic {markdown_code(topic.name)} had no dead letter in the last hour."
+    spec = dg.AssetCheckSpec(_QUIET, asset=key, description=description)
+
+    @dg.multi_asset_check(name=check_op_name(key, _QUIET), specs=[spec])
+    def quiet(flowcore: FlowcoreResource) -> Iterator[dg.AssetCheckResult]:
+        yield dg.AssetCheckResult(**_dead_letter_fields(topic, flowcore.settings()))
 
     return quiet
 

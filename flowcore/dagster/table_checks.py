@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from flowcore.api.expressions import resolve
 from flowcore.api.operators import Join, Operator
 from flowcore.dagster.attributes import Expectations
-from flowcore.dagster.names import check_name, op_name, table_key
+from flowcore.dagster.names import check_name, check_op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ConfigurationError, ResultError
 from flowcore.escaping import markdown_code
@@ -30,18 +30,17 @@ def build_completeness_checks(stage: BoundedStage, flow: str) -> list[dg.AssetCh
 
 
 def _completeness_check(stage: BoundedStage, table: str, flow: str) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=table_key(flow, table),
-        name="complete",
-        blocking=True,
-        description="Every file of the committed result exists, is unchanged, and holds all its rows.",
-    )
+    key, name = table_key(flow, table), "complete"
+    description = "Every file of the committed result exists, is unchanged, and holds all its rows."
+    spec = dg.AssetCheckSpec(name, asset=key, blocking=True, description=description)
+
+    @dg.multi_asset_check(name=check_op_name(key, name), specs=[spec])
     def complete(
         context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource, spark: SparkResource
-    ) -> dg.AssetCheckResult:
+    ) -> Iterator[dg.AssetCheckResult]:
         spark.send_heartbeats(context.instance, context.run.run_id)
         store = ResultStore(flowcore.settings().state_dir, flow)
-        return _check_files(store.folder(stage.name), table)
+        yield _check_files(store.folder(stage.name), table)
 
     return complete
 
@@ -158,7 +157,7 @@ def _expectation_checks(
     key = table_key(flow, table)
     specs = [dg.AssetCheckSpec(each.name, asset=key, description=each.description) for each in expectations]
 
-    @dg.multi_asset_check(name=op_name(flow, f"{table}_values"), specs=specs, can_subset=True)
+    @dg.multi_asset_check(name=check_op_name(key, "values"), specs=specs, can_subset=True)
     def values(
         context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult]:
