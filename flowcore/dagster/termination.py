@@ -48,7 +48,8 @@ class TerminationRequests:
         """Whether the run is to terminate; reads the storage every two seconds, and continues without it.
 
         Raises:
-            RunError: The supervisor declared this run lost, and may have launched another one.
+            RunError: The supervisor declared this run lost, and may have launched another one, or somebody
+                has deleted the run.
         """
         if time.monotonic() < self._next_poll_s:
             return False
@@ -62,13 +63,21 @@ class TerminationRequests:
                     _STORAGE_POLL_S,
                 )
             self._code_server = None
-        run_id, run = self._context.run.run_id, None
+        run_id, run, answered = self._context.run.run_id, None, False
         with survive_storage():
-            run = self._context.instance.get_run_by_id(run_id)
-        if run is not None and run.status is dg.DagsterRunStatus.FAILURE:
+            run, answered = self._context.instance.get_run_by_id(run_id), True
+        if run is None:
+            if answered:
+                msg = (
+                    f"run {run_id} was deleted while it ran: nobody could see or terminate it any more, so "
+                    "it ends; terminate a run before you delete it, and launch the job again if it is wanted"
+                )
+                raise RunError(msg)
+            return False
+        if run.status is dg.DagsterRunStatus.FAILURE:
             msg = f"run {run_id} was declared failed while it still ran: it ends, another may have begun"
             raise RunError(msg)
-        return run is not None and run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+        return run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 
 
 def was_terminated(instance: dg.DagsterInstance, run_id: str) -> bool:
