@@ -1,6 +1,6 @@
 """Assets of a flow's bounded stages: one for each table and sink, all made by one op."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from pydantic import Field
 
+from flowcore.api.flow import Flow
 from flowcore.dagster.attributes import AssetAttributes
 from flowcore.dagster.metadata import stage_metadata, table_metadata
 from flowcore.dagster.names import (
@@ -24,6 +25,7 @@ from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.sensors import REFRESH_WHEN
 from flowcore.dagster.termination import TerminationRequests, cancel_jobs_on, deferred_interrupts
 from flowcore.errors import ConfigurationError
+from flowcore.planner import plan_flow
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 from flowcore.spark.results.manifest import Manifest
@@ -42,17 +44,16 @@ class StageConfig(dg.Config):
     )
 
 
-def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDefinition:
-    """The assets of a plan's bounded stages.
+def build_bounded_assets(flow: Flow, plan: Plan, attributes: AssetAttributes) -> dg.AssetsDefinition:
+    """The assets of a flow's bounded stages.
 
-    Any subset can be materialized; a stage always makes all its tables and sinks.
+    Any subset can be materialized; a stage always makes all its tables and sinks. Each run plans the flow
+    again, with the settings of its resources.
 
     Raises:
         ConfigurationError: Several of them are one asset, as sinks that write one topic.
     """
     name = op_name(plan.flow, "history")
-    # The live stage is not part of this run, so Spark needs no task slots for it.
-    bounded_only = replace(plan, live=None)
     specs = [spec for stage in plan.bounded for spec in _asset_specs(stage, plan, attributes)]
     _require_one_writer(plan)
     dependencies = bounded_dependencies(plan)
@@ -64,7 +65,7 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
     # Of `specs=` Dagster would make the names of inputs and outputs itself, and several the same.
     @dg.multi_asset(
         name=name,
-        ins={name: dg.AssetIn(key, dagster_type=dg.Nothing) for key, name in inputs.items()},
+        ins={inputs[key]: dg.AssetIn(key, dagster_type=dg.Nothing) for key in inputs},
         outs={outputs[spec.key]: _optional_output(spec) for spec in specs},
         internal_asset_deps={outputs[key]: set(deps) for key, deps in dependencies.items()},
         pool=name,
@@ -77,7 +78,11 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
         spark: SparkResource,
     ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         spark.send_heartbeats(context.instance, context.run.run_id)
-        chosen = [s for s in plan.bounded if not context.selected_asset_keys.isdisjoint(stage_keys(s, plan))]
+        settings = flowcore.settings()
+        # The live stage is not part of this run, so Spark needs no task slots for it.
+        run_plan = replace(plan_flow(flow, settings=settings), live=None)
+        selected = context.selected_asset_keys
+        chosen = [s for s in run_plan.bounded if not selected.isdisjoint(stage_keys(s, run_plan))]
         requests = TerminationRequests(context)
         with deferred_interrupts() as interrupted:
 
@@ -85,23 +90,31 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
                 if requests.poll():
                     interrupted.set()
 
-            run = spark.context(bounded_only, flowcore.settings())
+            run = spark.context(run_plan, settings)
             with (
                 cancel_jobs_on(interrupted, run.spark),
                 closing(run_concurrently(chosen, run, refresh=config.refresh, meanwhile=poll)) as changes,
             ):
                 for progress in changes:
-                    name = progress.stage.name
-                    context.log.info("stage %s of flow %s is %s", name, plan.flow, _describe(progress))
-                    if progress.manifest is None:
-                        continue
-                    for result in _results(progress, progress.manifest, results_of(run).folder(name)):
-                        if result.asset_key in context.selected_asset_keys:
-                            yield result
-                        else:  # made along with the selected ones
-                            context.log_event(_materialization(result))
+                    stage = progress.stage.name
+                    context.log.info("stage %s of flow %s is %s", stage, plan.flow, _describe(progress))
+                    if progress.manifest is not None:
+                        folder = results_of(run).folder(stage)
+                        yield from _report(context, _results(progress, progress.manifest, folder))
 
     return run_history
+
+
+def _report(
+    context: dg.AssetExecutionContext,
+    results: Iterable[dg.MaterializeResult],  # type: ignore[type-arg]
+) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+    """Yield the selected ones of these results, and log those that are made along with them."""
+    for result in results:
+        if result.asset_key in context.selected_asset_keys:
+            yield result
+        else:
+            context.log_event(_materialization(result))
 
 
 def _materialization(result: dg.MaterializeResult) -> dg.AssetMaterialization:  # type: ignore[type-arg]

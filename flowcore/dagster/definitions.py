@@ -82,7 +82,7 @@ def flow_assets(
     checks = [check for stage in plan.bounded for check in build_completeness_checks(stage, plan.flow)]
     checks += build_expectation_checks(plan, expectations or {})
     if plan.bounded:
-        assets.append(build_bounded_assets(plan, attributes))
+        assets.append(build_bounded_assets(flow, plan, attributes))
         sensors += [build_history_sensor(plan), build_automation_sensor(plan)]
     if plan.live is not None:
         assets.append(build_live_asset(flow, plan, attributes, objectives))

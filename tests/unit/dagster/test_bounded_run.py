@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,16 @@ import pytest
 from dagster import AssetKey, DagsterInstance, Definitions
 
 from flowcore import Flow, KafkaTopic, Parquet
-from flowcore.dagster import SparkResource, bounded_assets, definitions, flow_assets
-from flowcore.errors import ConfigurationError
+from flowcore.dagster import (
+    FlowcoreResource,
+    ResultsResource,
+    SparkResource,
+    bounded_assets,
+    definitions,
+    flow_assets,
+)
+from flowcore.errors import ConfigurationError, PlanError
+from flowcore.planner import plan_flow
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
@@ -89,6 +98,34 @@ def test_assets_depend_on_what_their_own_stage_reads(spark: _Spark) -> None:
 
     assert parents == {"x": ["a-b"], "y": ["a.b"], "z": ["y"]}
     assert {key.path[-1] for key in history.keys_by_input_name.values()} == {"a-b", "a.b", "y"}
+
+
+def test_run_is_planned_with_the_settings_of_its_resources(spark: _Spark) -> None:
+    """Not with those of the environment of the code server, with which its assets were declared."""
+    flow = Flow("shop")
+    source = flow.read("in", Parquet("in", schema="id BIGINT"))
+    source.map(_same, schema="id BIGINT").write("out", Parquet("out"))
+    more = {"pipeline.object-reuse": "true"}
+    assert _made(definitions(flow_assets(flow), flowcore=FlowcoreResource(more=more))) == {"out"}
+    here, there = (plan_flow(flow, settings=Settings.of(each)).bounded[0].chains for each in ({}, more))
+
+    assert [stage.chains for stage in spark.stages] == [there]
+    assert here != there
+    assert spark.plans[0].live is None
+
+
+def test_run_that_would_replace_the_folder_of_its_data_is_refused(spark: _Spark, tmp_path: Path) -> None:
+    """Only the settings of the run know which folder this is."""
+    flow = _copies(raw=str(tmp_path / "data"))
+    defs = definitions(flow_assets(flow), results=ResultsResource(data_dir=str(tmp_path / "data")))
+
+    with pytest.raises(PlanError, match=r"which is data\.dir"):
+        _made(defs)
+    assert not spark.plans
+
+
+def _same(record: Any) -> Any:
+    return record
 
 
 def test_names_of_outputs_stay_where_no_other_has_them() -> None:
