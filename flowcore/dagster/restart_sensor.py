@@ -86,7 +86,7 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy, keep_runs: timedelta
                 evaluations = [_evaluation(plan.flow, message, passed=passed)] if event != _RUNS else []
                 reported = event
             with survive_storage():  # a restart is more urgent
-                remove_old_runs(instance, (live, slices), keep_runs, newest=policy.limit + 1)
+                remove_old_runs(instance, (live, slices), keep_runs, newest=policy.attempts)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else "; ".join(messages) or "no run is silent",
@@ -195,7 +195,7 @@ def decide(
     job = identifier(flow, "live")
     started = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.STARTED])
     attempts = _attempts(instance, started, 1)
-    attempts = attempts or _attempts(instance, dg.RunsFilter(job_name=job), policy.limit + 1)
+    attempts = attempts or _attempts(instance, dg.RunsFilter(job_name=job), policy.attempts)
     attempts = restarts.relevant_attempts(attempts)
     if attempts and attempts[0].fate is Fate.CRASHED:  # only then it matters why they did
         if was_terminated(instance, attempts[0].run):  # its worker died while it terminated

@@ -24,6 +24,10 @@ __all__ = [
     "relevant_attempts",
 ]
 
+_LEAST_ATTEMPTS = 9
+"""By default the ninth wait is the longest. With fewer attempts in view the waits in an outage, which has no
+limit of restarts, would stop growing before that."""
+
 
 class Fate(StrEnum):
     """The state of a live run."""
@@ -90,6 +94,11 @@ class RestartPolicy:
     start_s: float = 300.0
     silent_s: float = 120.0
 
+    @property
+    def attempts(self) -> int:
+        """How many attempts a decision needs to see, if there are so many, but for those withdrawn."""
+        return max(self.limit + 1, _LEAST_ATTEMPTS)
+
     def wait_s(self, crashes: int) -> float:
         """Seconds from the last of this many consecutive crashes to the restart.
 
@@ -154,7 +163,7 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
     """Decide what to do about a flow's live run now.
 
     ``attempts`` are its runs, latest first: those that are running, and the latest, at least
-    ``policy.limit + 1`` of them that were not withdrawn, if there are so many. ``now_s`` is from a clock that
+    ``policy.attempts`` of them that were not withdrawn, if there are so many. ``now_s`` is from a clock that
     agrees with theirs.
     """
     attempts = relevant_attempts(attempts)

@@ -208,13 +208,13 @@ def test_due_restart_stays_due(
 def test_decision_needs_a_bounded_number_of_runs(
     runs: list[Attempt], now_s: float, policy: RestartPolicy
 ) -> None:
-    """Those that are running, and of the others that were not withdrawn one more than the limit.
+    """Those that are running, and of the others that were not withdrawn as many as the policy says.
 
     Outages aside: they are not counted, and are only seen among these.
     """
     runs = [replace(run, outage=False) for run in runs]
     counted = [number for number, run in enumerate(runs, 1) if not run.withdrawn]
-    last = counted[policy.limit] if len(counted) > policy.limit else len(runs)
+    last = counted[policy.attempts - 1] if len(counted) >= policy.attempts else len(runs)
     read = runs[:last] + [run for run in runs[last:] if run.fate is Fate.RUNNING]
     whole, part = (decide_restart(seen, now_s, policy) for seen in (runs, read))
 
@@ -233,6 +233,21 @@ def test_outage_is_restarted_for_ever_with_bounded_waits(real: int) -> None:
         assert isinstance(decision, Wait)
         assert decision.until_s <= 1_010 + policy.longest_wait_s
     assert isinstance(decide_restart(runs[::-1], 1e6, policy), Relaunch)
+
+
+@pytest.mark.parametrize("limit", [0, 2, 8])
+def test_waits_in_an_outage_grow_to_the_longest_whatever_the_limit(limit: int) -> None:
+    """Of a long outage, the supervisor reads only as many runs as the policy says."""
+    policy = RestartPolicy(limit=limit)
+    runs = [replace(CRASHED, restarted=number > 0, outage=True) for number in range(20)]
+    waits = []
+    for count in range(1, len(runs) + 1):
+        decision = decide_restart(runs[:count][::-1][: policy.attempts], 1_010, policy)
+        assert isinstance(decision, Wait)
+        waits.append(decision.until_s - 1_010)
+
+    assert waits == [policy.wait_s(count) for count in range(1, len(runs) + 1)]
+    assert waits[-1] == policy.longest_wait_s
 
 
 def test_outage_in_a_row_of_crashes_is_not_counted_as_a_crash() -> None:
