@@ -26,6 +26,7 @@ from flowcore.planner.plan import Plan
 
 __all__ = [
     "GAVE_UP",
+    "OVER",
     "RESTART",
     "build_restart_sensor",
     "build_running_check",
@@ -40,6 +41,10 @@ RESTART = "flowcore/restart"
 
 GAVE_UP = "flowcore/gave-up"
 """Tag of the last run, after which the supervisor launches no other."""
+
+OVER = "flowcore/over"
+"""Tag of a crashed run that is not to be restarted, since a later one ended as planned: its own id, so that a
+launch that copies its tags does not count as such."""
 
 _CHECK = "running"
 _FIRST_RUN = "flowcore/first-run"
@@ -108,6 +113,9 @@ def _carry_out(
             _declare_failed(instance, run, message)
         case restarts.GiveUp(run=run, crashes=crashes):
             instance.add_run_tags(run, {GAVE_UP: f"after {crashes} crashes in a row"})
+        case restarts.Leave(over=over):
+            for run in over:
+                instance.add_run_tags(run, {OVER: run})
         case _:
             pass
     return []
@@ -284,6 +292,8 @@ def _fate(instance: dg.DagsterInstance, record: dg.RunRecord) -> Fate:
     match run.status:
         case dg.DagsterRunStatus.STARTED:
             return Fate.RUNNING
+        case dg.DagsterRunStatus.CANCELED | dg.DagsterRunStatus.FAILURE if run.tags.get(OVER) == run.run_id:
+            return Fate.ENDED
         case dg.DagsterRunStatus.SUCCESS:
             return Fate.ENDED
         case dg.DagsterRunStatus.CANCELED:

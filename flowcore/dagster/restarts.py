@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 
 __all__ = [
     "Attempt",
@@ -116,11 +117,13 @@ class Leave:
     Attributes:
         running: The run has sent a heartbeat recently.
         ended: The last run ended as planned.
+        over: The crashed runs directly before it: nobody wants them restarted, also if it is deleted.
     """
 
     why: str
     running: bool = False
     ended: bool = False
+    over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,8 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
         case Fate.PENDING:
             return Leave("it is starting or terminating")
         case Fate.ENDED:
-            return Leave("it ended as planned", ended=True)
+            crashed = takewhile(lambda each: each.fate is Fate.CRASHED, attempts[1:])
+            return Leave("it ended as planned", ended=True, over=tuple(each.run for each in crashed))
         case Fate.RUNNING:
             has_begun = last.heartbeat_s is not None
             silent_s = now_s - (last.began_s if last.heartbeat_s is None else last.heartbeat_s)
@@ -183,9 +187,9 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
                 return Lost(last.run, silent_s)
             return Leave("it runs", running=True) if has_begun else Leave("it starts")
         case Fate.CRASHED:
-            crashed = _consecutive_crashes(attempts, policy.stable_s)
-            crashes = len(crashed)
-            if not last.outage and sum(not each.outage for each in crashed) > policy.limit:
+            row = _consecutive_crashes(attempts, policy.stable_s)
+            crashes = len(row)
+            if not last.outage and sum(not each.outage for each in row) > policy.limit:
                 return GiveUp(last.run, crashes)
             due_s = last.began_s + last.lasted_s + policy.wait_s(crashes)
             return Relaunch(last.run, crashes) if now_s >= due_s else Wait(last.run, crashes, due_s)

@@ -66,6 +66,11 @@ class Supervised:
         assert now
         return now.status
 
+    def tags(self, run: DagsterRun) -> dict[str, str]:
+        now = self.instance.get_run_by_id(run.run_id)
+        assert now
+        return dict(now.tags)
+
     def queue(self, **tags: str) -> DagsterRun:
         return self.instance.create_run_for_job(LIVE, run_config=CONFIG, tags=tags)
 

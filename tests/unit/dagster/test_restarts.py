@@ -78,6 +78,16 @@ def test_run_that_did_not_crash_is_not_restarted(fate: Fate) -> None:
     assert isinstance(decide_restart([], 1e9, POLICY), Leave)
 
 
+def test_run_that_ended_as_planned_settles_the_crashes_directly_before_it() -> None:
+    """Those before an earlier end are settled."""
+    ended = replace(CRASHED, run="5", fate=Fate.ENDED)
+    crashed = [replace(CRASHED, run=run) for run in ("4", "3")]
+
+    found = decide_restart([ended, *crashed, replace(ended, run="2"), CRASHED], 1e9, POLICY)
+
+    assert found == Leave("it ended as planned", ended=True, over=("4", "3"))
+
+
 @pytest.mark.parametrize(
     ("run", "now_s", "lost"),
     [
