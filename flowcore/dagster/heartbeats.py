@@ -17,7 +17,7 @@ from flowcore.dagster.termination import survive_storage
 __all__ = ["HEARTBEAT", "heartbeat_thread", "last_heartbeat_s"]
 
 HEARTBEAT = "flowcore/heartbeat"
-"""Tag of a run of bounded stages: the time of its last heartbeat, in seconds since the epoch."""
+"""Tag of a run of bounded stages: the time of its last heartbeat, in seconds since the epoch, and its id."""
 
 _INTERVAL_S = 10.0
 """Less than between two ticks of the supervisor: both of them do not find an old tag only because Dagster's
@@ -29,7 +29,7 @@ def heartbeat_thread(instance: dg.DagsterInstance, run_id: str) -> PeriodicThrea
 
     def renew() -> None:
         with survive_storage():
-            instance.add_run_tags(run_id, {HEARTBEAT: str(int(time.time()))})
+            instance.add_run_tags(run_id, {HEARTBEAT: f"{int(time.time())} {run_id}"})
 
     return PeriodicThread("heartbeat", renew, _INTERVAL_S, at_once=True)
 
@@ -41,8 +41,9 @@ def last_heartbeat_s(instance: dg.DagsterInstance, record: dg.RunRecord) -> floa
     kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION}
     found = instance.get_records_for_run(run.run_id, of_type=kinds, limit=1, ascending=False)
     times = [beat.timestamp for beat in found.records]
-    tag = run.tags.get(HEARTBEAT, "")
-    if re.fullmatch("[0-9]{1,12}", tag):  # a launch may set any text
-        times.append(float(tag))
-    # A run that is launched again has the tag of the run before it.
-    return max((each for each in times if each >= (record.start_time or 0)), default=None)
+    # A launch may set any text, and a run that is launched again has the tag of the run before it.
+    own_tag = re.fullmatch(f"([0-9]{{1,12}}) {re.escape(run.run_id)}", run.tags.get(HEARTBEAT, ""))
+    if own_tag:
+        times.append(float(own_tag[1]))
+    # After the clock was set back, an earlier heartbeat of the other kind has a later time.
+    return min(times, key=lambda each: abs(time.time() - each), default=None)

@@ -167,7 +167,7 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
 
     ``attempts`` are its runs, latest first: those that are running, and the latest, at least
     ``policy.attempts`` of them that were not withdrawn, if there are so many. ``now_s`` is from a clock that
-    agrees with theirs.
+    agrees with theirs; if it was set back, a time in the future counts like one that has passed as long ago.
     """
     attempts = relevant_attempts(attempts)
     if not attempts:
@@ -182,7 +182,7 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
             return Leave("it ended as planned", ended=True, over=tuple(each.run for each in crashed))
         case Fate.RUNNING:
             has_begun = last.heartbeat_s is not None
-            silent_s = now_s - (last.began_s if last.heartbeat_s is None else last.heartbeat_s)
+            silent_s = abs(now_s - (last.began_s if last.heartbeat_s is None else last.heartbeat_s))
             if silent_s > (policy.silent_s if has_begun else policy.start_s):
                 return Lost(last.run, silent_s)
             return Leave("it runs", running=True) if has_begun else Leave("it starts")
@@ -191,8 +191,10 @@ def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPol
             crashes = len(row)
             if not last.outage and sum(not each.outage for each in row) > policy.limit:
                 return GiveUp(last.run, crashes)
-            due_s = last.began_s + last.lasted_s + policy.wait_s(crashes)
-            return Relaunch(last.run, crashes) if now_s >= due_s else Wait(last.run, crashes, due_s)
+            ended_s, wait_s = last.began_s + last.lasted_s, policy.wait_s(crashes)
+            if ended_s - wait_s < now_s < ended_s + wait_s:
+                return Wait(last.run, crashes, ended_s + wait_s)
+            return Relaunch(last.run, crashes)
 
 
 def relevant_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -24,6 +24,7 @@ from dagster._core.execution.plan.objects import StepFailureData
 from dagster._utils.error import SerializableErrorInfo
 
 from flowcore.dagster import Automation, definitions, flow_assets
+from flowcore.dagster.heartbeats import HEARTBEAT
 from flowcore.dagster.names import live_key
 from pipelines.auctions.flow import flow
 
@@ -77,6 +78,10 @@ class Supervised:
     def beat(self, run: DagsterRun, ago_s: float = 0.0) -> None:
         beat = StepMaterializationData(AssetMaterialization(live_key("auctions")), [])
         self.record(run, DagsterEventType.ASSET_MATERIALIZATION, beat, ago_s)
+
+    def renew(self, run: DagsterRun, ago_s: float = 0.0) -> None:
+        """Send the heartbeat of a run of bounded stages."""
+        self.instance.add_run_tags(run.run_id, {HEARTBEAT: f"{time.time() - ago_s:.0f} {run.run_id}"})
 
     def crash(self, run: DagsterRun) -> None:
         self.record(run, DagsterEventType.RUN_FAILURE, STEP_FAILED)

@@ -90,7 +90,7 @@ def test_silent_run_of_another_job_counts_as_failed(
     if beat_ago_s is not None and job == "auctions_slice":
         supervised.beat(run, beat_ago_s)
     elif beat_ago_s is not None:
-        supervised.instance.add_run_tags(run.run_id, {HEARTBEAT: f"{time.time() - beat_ago_s:.0f}"})
+        supervised.renew(run, beat_ago_s)
     first, after_first = supervised.tick(), supervised.status(run)
     supervised.tick()
 
@@ -100,9 +100,15 @@ def test_silent_run_of_another_job_counts_as_failed(
     assert not supervised.tick().run_requests
 
 
-@pytest.mark.parametrize("tag", ["", "soon", "9" * 5_000, "1"], ids=["empty", "text", "long", "copied"])
+@pytest.mark.parametrize(
+    "tag",
+    ["", "soon", "9" * 5_000, "{now:.0f}", "{now:.0f} {other}"],
+    ids=["empty", "text", "long", "bare", "copied"],
+)
 def test_heartbeat_that_is_not_of_the_run_does_not_count(supervised: Supervised, tag: str) -> None:
     """A launch may set any tag, and one that is launched again has the tag of the run before it."""
+    other = supervised.start()
+    tag = tag.format(now=time.time(), other=other.run_id)
     run = supervised.start_other("auctions_history", 301, **{HEARTBEAT: tag})
     supervised.tick()
     supervised.tick()

@@ -95,11 +95,18 @@ def test_run_that_ended_as_planned_settles_the_crashes_directly_before_it() -> N
         (RUNNING, 1_050 + 121, True),
         (replace(RUNNING, heartbeat_s=None), 1_000 + 300, False),
         (replace(RUNNING, heartbeat_s=None), 1_000 + 301, True),
+        (RUNNING, 1_050 - 120, False),
+        (RUNNING, 1_050 - 121, True),
+        (replace(RUNNING, heartbeat_s=None), 1_000 - 300, False),
+        (replace(RUNNING, heartbeat_s=None), 1_000 - 301, True),
     ],
-    ids=["beats", "silent", "starts", "never-beat"],
+    ids=[f"{name}{when}" for when in ("", "-ahead") for name in ("beats", "silent", "starts", "never-beat")],
 )
 def test_run_without_heartbeat_is_lost(run: Attempt, now_s: float, lost: bool) -> None:
-    """The time allowed until the first beat is longer than that between two beats."""
+    """The time allowed until the first beat is longer than that between two beats.
+
+    A beat in the future was sent before the clock was set back.
+    """
     found = decide_restart([run], now_s, POLICY)
 
     assert isinstance(found, Lost if lost else Leave)
@@ -143,6 +150,12 @@ def test_restart_is_due_after_the_wait() -> None:
     assert decide_restart([CRASHED], 1_014.9, POLICY) == Wait("1", 1, 1_015)
     assert decide_restart([CRASHED], 1_015, POLICY) == Relaunch("1", 1)
     assert decide_restart([CRASHED], 1e9, POLICY) == Relaunch("1", 1)
+
+
+def test_restart_does_not_wait_until_a_clock_that_was_set_back_reaches_the_crash() -> None:
+    """That may be hours; a crash in the near future waits twice as long at most."""
+    assert decide_restart([CRASHED], 1_005, POLICY) == Relaunch("1", 1)
+    assert decide_restart([CRASHED], 1_005.1, POLICY) == Wait("1", 1, 1_015)
 
 
 @given(policy=policies, crashes=st.integers(1, 5_000))
@@ -208,7 +221,8 @@ def test_launches_that_were_withdrawn_during_a_run_change_nothing(
 def test_due_restart_stays_due(
     runs: list[Attempt], now_s: float, later_s: float, policy: RestartPolicy
 ) -> None:
-    """A failed or late tick does not change the decision of the next one."""
+    """A failed or late tick does not change the decision of the next one, unless the clock was set back."""
+    now_s += 2_000  # after the last of these runs
     found = decide_restart(runs, now_s, policy)
     if isinstance(found, (Relaunch, GiveUp)):
         assert decide_restart(runs, now_s + later_s, policy) == found

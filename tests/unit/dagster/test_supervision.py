@@ -8,8 +8,10 @@ import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.events import DagsterEventType
 
+from flowcore.dagster.heartbeats import HEARTBEAT, heartbeat_thread
 from flowcore.dagster.restart_sensor import OVER, RESTART
 from tests.dagster.supervised import LIMIT, Supervised
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -70,3 +72,35 @@ def test_run_with_the_tags_of_a_settled_one_is_restarted(supervised: Supervised)
     assert tags[OVER] == settled.run_id
     assert request.run_key == again.run_id
     assert OVER not in request.tags
+
+
+@pytest.mark.parametrize("job", ["auctions_live", "auctions_history"])
+@pytest.mark.parametrize("beats", [True, False], ids=["beats", "silent"])
+def test_run_from_before_the_clock_was_set_back_is_judged_by_its_heartbeats(
+    supervised: Supervised, job: str, beats: bool
+) -> None:
+    """It began an hour from now; if its process is gone, its heartbeats stopped then, too."""
+    run = supervised.start_other(job, ago_s=-3_600)
+    ago_s = 0.0 if beats else -3_500.0
+    if job == "auctions_history":
+        supervised.beat(run, ago_s=-3_550)  # of a table that was made before
+        supervised.renew(run, ago_s)
+    else:
+        supervised.beat(run, ago_s)
+    supervised.tick()
+    supervised.tick()
+
+    assert supervised.status(run) is (DagsterRunStatus.STARTED if beats else DagsterRunStatus.FAILURE)
+
+
+def test_run_renews_the_heartbeat_that_the_supervisor_reads(supervised: Supervised) -> None:
+    """With its own id: a launch that copies its tags has not sent it."""
+    run, copied = (supervised.start_other("auctions_history", 301) for _ in range(2))
+    with heartbeat_thread(supervised.instance, run.run_id):
+        wait_until(lambda: HEARTBEAT in supervised.tags(run))
+    supervised.instance.add_run_tags(copied.run_id, {HEARTBEAT: supervised.tags(run)[HEARTBEAT]})
+    supervised.tick()
+    supervised.tick()
+
+    assert supervised.status(run) is DagsterRunStatus.STARTED
+    assert supervised.status(copied) is DagsterRunStatus.FAILURE
