@@ -116,6 +116,8 @@ def build_live_asset(
                         context.log.info("the live queries of flow %s are asked to stop", plan.flow)
                     heartbeat.beat()
                 metadata = heartbeat.metadata()
+        # A launch of the asset without a job runs its checks after this, also long ones of the project's.
+        spark.send_heartbeats(context.instance, context.run.run_id)
         yield dg.MaterializeResult(metadata=metadata)
 
     return live

@@ -12,11 +12,12 @@ from datetime import timedelta
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 
 from flowcore.dagster import restarts
 from flowcore.dagster.heartbeats import last_heartbeat_s
 from flowcore.dagster.launches import check_launch, refused_keys
-from flowcore.dagster.names import identifier, live_key
+from flowcore.dagster.names import bounded_keys, identifier, live_key
 from flowcore.dagster.old_runs import remove_old_runs
 from flowcore.dagster.restarts import Fate, RestartPolicy
 from flowcore.dagster.termination import survive_storage, was_terminated
@@ -60,6 +61,7 @@ _NOT_COPIED = ("dagster/", ".dagster/", "flowcore/")
 def build_restart_sensor(plan: Plan, policy: RestartPolicy, keep_runs: timedelta) -> dg.SensorDefinition:
     """The supervisor of a flow's runs, which also removes old live runs and slices; it is on at first."""
     live, slices, history = (identifier(plan.flow, mode) for mode in ("live", "slice", "history"))
+    assets = {live_key(plan.flow), *bounded_keys(plan)}
     description = (
         f"Launches job `{live}` again after its run crashed: with growing delay, and at most "
         f"{policy.limit} times in a row, in an outage without end. A run that was terminated is not launched "
@@ -72,12 +74,12 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy, keep_runs: timedelta
         minimum_interval_seconds=_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(description if plan.live else "")
-        + "A run of the flow's jobs that sends no heartbeats any more counts as failed.",
+        + "A run of the flow's jobs or assets that sends no heartbeats any more counts as failed.",
     )
     def supervise(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         instance = context.instance
         reported, *suspected = (context.cursor or _NOTHING).split("\n")
-        silent = _silent_runs(instance, (slices, history), policy)
+        silent = _silent_runs(instance, _other_runs(instance, (slices, history), assets), policy)
         for run in silent.keys() & set(suspected):
             _declare_failed(instance, run, silent[run])
         requests, evaluations, messages = [], [], list(silent.values())
@@ -121,15 +123,29 @@ def _carry_out(
     return []
 
 
-def _silent_runs(instance: dg.DagsterInstance, jobs: Iterable[str], policy: RestartPolicy) -> dict[str, str]:
-    """Messages about the runs of these jobs that have started and send no heartbeats, by run."""
-    found = {}
+def _other_runs(
+    instance: dg.DagsterInstance, jobs: Iterable[str], assets: set[dg.AssetKey]
+) -> Iterator[dg.RunRecord]:
+    """Runs of a flow that have started: those of these jobs, and those of selected assets without a job."""
+    started = [dg.DagsterRunStatus.STARTED]
     for job in jobs:
-        started = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.STARTED])
-        for record in instance.get_run_records(started):
-            decision = restarts.decide_restart([_attempt(instance, record)], time.time(), policy)
-            if isinstance(decision, restarts.Lost):
-                found[decision.run] = _describe(decision)
+        yield from instance.get_run_records(dg.RunsFilter(job_name=job, statuses=started))
+    of_any = dg.RunsFilter(job_name=IMPLICIT_ASSET_JOB_NAME, statuses=started)
+    for record in instance.get_run_records(of_any):
+        selected = record.dagster_run.asset_selection
+        if selected and selected <= assets:  # others' assets send no heartbeats
+            yield record
+
+
+def _silent_runs(
+    instance: dg.DagsterInstance, started: Iterable[dg.RunRecord], policy: RestartPolicy
+) -> dict[str, str]:
+    """Messages about those of these runs that send no heartbeats, by run."""
+    found = {}
+    for record in started:
+        decision = restarts.decide_restart([_attempt(instance, record)], time.time(), policy)
+        if isinstance(decision, restarts.Lost):
+            found[decision.run] = _describe(decision)
     return found
 
 

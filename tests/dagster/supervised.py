@@ -6,11 +6,15 @@ from typing import Any
 
 from dagster import (
     AssetCheckEvaluation,
+    AssetKey,
     AssetMaterialization,
+    AssetsDefinition,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
+    Definitions,
     SensorResult,
+    asset,
     build_sensor_context,
 )
 from dagster._core.events import (
@@ -58,6 +62,17 @@ class Supervised:
     def start_other(self, job: str, ago_s: float, **tags: str) -> DagsterRun:
         run = self.instance.create_run_for_job(
             DEFS.resolve_job_def(job), tags=tags, status=DagsterRunStatus.STARTING
+        )
+        self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
+        return run
+
+    def start_assets(self, *keys: AssetKey, ago_s: float) -> DagsterRun:
+        """A run of selected assets that somebody launched without a job; without keys, of all there are."""
+        location = Definitions(assets=[_stand_in(key) for key in keys or [live_key("auctions")]])
+        run = self.instance.create_run_for_job(
+            location.resolve_implicit_global_asset_job_def(),
+            asset_selection=frozenset(keys) or None,
+            status=DagsterRunStatus.STARTING,
         )
         self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
         return run
@@ -111,6 +126,14 @@ class Supervised:
         """One tick, and the run that it asks for, as the daemon would launch it."""
         requests = self.tick().run_requests or []
         return self.start(**requests[0].tags) if requests else None
+
+
+def _stand_in(key: AssetKey) -> AssetsDefinition:
+    @asset(key=key)
+    def nothing() -> None:
+        """Nothing is executed."""
+
+    return nothing
 
 
 def reported_checks(result: SensorResult) -> list[tuple[bool, str]]:

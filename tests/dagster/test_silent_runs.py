@@ -170,5 +170,7 @@ def test_flow_of_bounded_stages_has_a_supervisor() -> None:
 
     assert sensor.default_status is DefaultSensorStatus.RUNNING
     assert not sensor.has_jobs
-    assert (sensor.description or "").startswith("A run of the flow's jobs that sends no heartbeats any more")
+    assert (sensor.description or "").startswith(
+        "A run of the flow's jobs or assets that sends no heartbeats any"
+    )
     assert isinstance(found, SensorResult)

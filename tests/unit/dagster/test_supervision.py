@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dagster import DagsterInstance, DagsterRunStatus
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus
 from dagster._core.events import DagsterEventType
 
 from flowcore.dagster.heartbeats import HEARTBEAT, heartbeat_thread
@@ -104,3 +104,49 @@ def test_run_renews_the_heartbeat_that_the_supervisor_reads(supervised: Supervis
 
     assert supervised.status(run) is DagsterRunStatus.STARTED
     assert supervised.status(copied) is DagsterRunStatus.FAILURE
+
+
+LIVE_KEY, CATALOG = AssetKey(["auctions", "live"]), AssetKey(["auctions", "catalog"])
+
+
+@pytest.mark.parametrize(
+    "keys", [(LIVE_KEY,), (CATALOG,), (LIVE_KEY, CATALOG)], ids=["live", "bounded", "both"]
+)
+def test_silent_run_of_assets_counts_as_failed(supervised: Supervised, keys: tuple[AssetKey, ...]) -> None:
+    """Somebody materialized them without a job; the run holds the pool of the flow's jobs."""
+    run = supervised.start_assets(*keys, ago_s=301)
+    supervised.tick()
+    after_one = supervised.status(run)
+    supervised.tick()
+
+    assert after_one is DagsterRunStatus.STARTED
+    assert supervised.status(run) is DagsterRunStatus.FAILURE
+    assert not supervised.tick().run_requests
+
+
+@pytest.mark.parametrize("key", [LIVE_KEY, CATALOG], ids=["live", "bounded"])
+def test_run_of_assets_that_beats_is_not_lost(supervised: Supervised, key: AssetKey) -> None:
+    """Each kind of heartbeat counts."""
+    run = supervised.start_assets(key, ago_s=700)
+    if key == LIVE_KEY:
+        supervised.beat(run)
+    else:
+        supervised.renew(run)
+    supervised.tick()
+    supervised.tick()
+
+    assert supervised.status(run) is DagsterRunStatus.STARTED
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [(AssetKey("other"),), (LIVE_KEY, AssetKey("other")), (AssetKey(["activity", "live"]),), ()],
+    ids=["others", "mixed", "another-flow", "all"],
+)
+def test_run_of_assets_of_others_is_left_alone(supervised: Supervised, keys: tuple[AssetKey, ...]) -> None:
+    """Their code sends no heartbeats, and may run for hours."""
+    run = supervised.start_assets(*keys, ago_s=36_000)
+    supervised.tick()
+    supervised.tick()
+
+    assert supervised.status(run) is DagsterRunStatus.STARTED
