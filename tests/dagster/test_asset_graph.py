@@ -86,11 +86,13 @@ def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:
 )
 def test_paths_that_dagster_refuses_are_rewritten(path: str, parts: list[str]) -> None:
     """A digest keeps apart two paths that differ only in what is replaced; the description has the path."""
-    defs = definitions(flow_assets(_report("first", path, "out")), flow_assets(_report("second", "in", path)))
+    defs = definitions(
+        flow_assets(_report("first", path, "last")), flow_assets(_report("second", "in", path))
+    )
     Definitions.validate_loadable(defs)
     asset = defs.resolve_asset_graph().get(AssetKey(["files", *parts]))
 
-    assert asset.child_keys == {AssetKey(["files", "out"])}
+    assert asset.child_keys == {AssetKey(["files", "last"])}
     assert asset.parent_keys == {AssetKey(["files", "in"])}
 
 
