@@ -36,8 +36,11 @@ def test_outage_of_a_broker_is_reported_during_and_after_it(
     broker = EmbeddedBroker(tmp_path / "broker")
     with broker:
         ensure_topics(broker.bootstrap_servers, {"in": 2, "out": 1})
-        ends = TopicEnds(*_context(broker.bootstrap_servers, tmp_path))
-        before = ends.ends
+        plan, context = _context(broker.bootstrap_servers, tmp_path)
+        (query,) = plan.live_queries
+        ends = TopicEnds(plan, context)
+        before = ends.ends_read_by(query)
+        assert before == {"in": {0: 0, 1: 0}}
         assert ends.poll() == {}
         assert ends.silent_s == 0
     assert ends.poll() == {}
@@ -45,7 +48,7 @@ def test_outage_of_a_broker_is_reported_during_and_after_it(
     assert ends.poll() == {}
 
     assert ends.silent_s > first > 0
-    assert ends.ends == before
+    assert ends.ends_read_by(query) == before
     with broker:
         (away_s,) = ends.poll().values()
         assert away_s >= first

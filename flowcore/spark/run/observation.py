@@ -69,7 +69,8 @@ class RunMeter:
                 topics[sink.topic.name] = f"{plan.flow}/{sink.name}"
         self._transactions: dict[str, list[int]] = {}
         self._queries: dict[str, QueryMeter] = {}
-        self._counted: set[str] = set()
+        self._counted: dict[str, set[str]] = {}
+        """The topics of dead letters that a query counts, by the address of their broker."""
         self._reading = threading.Lock()
 
     def add(self, query: LiveQuery, checkpoint: Path, active: Callable[[], bool]) -> None:
@@ -81,16 +82,17 @@ class RunMeter:
         with suppress(BrokerError):  # where the query begins if its checkpoint has no offsets
             for topic in filter(None, (source.topic for source in query.sources)):
                 begins[topic.name] = start_offsets(topic, self._context.servers(topic))
-        counted = {source for each in self._plan.live_queries for source in each.counts_bad}
+        counts_bad = {source for each in self._plan.live_queries for source in each.counts_bad}
         tally = QueryTally(
             read_clock_ms(),
             begins | committed_offsets(checkpoint),
-            by_offsets=not counted.isdisjoint(query.dead_letters),
+            by_offsets=not counts_bad.isdisjoint(query.dead_letters),
         )
         dead_letters = {node.dead_letter for node in query.dead_letters}
-        if not query.exactly_once:  # which counts what is in its transactions
-            dead_letters -= self._counted
-            self._counted |= dead_letters
+        if dead_letters and not query.exactly_once:  # which counts what is in its transactions
+            counted = self._counted.setdefault(output_servers(query, self._context.settings), set())
+            dead_letters -= counted
+            counted |= dead_letters
         meter = QueryMeter(query, tally, read_thresholds(self._context.settings), active, dead_letters)
         self._queries = {**self._queries, query.name: meter}  # another thread may be reading
 

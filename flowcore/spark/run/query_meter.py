@@ -134,7 +134,8 @@ class QueryMeter:
         unreported = self._running_batch.records(self._last_batch) if self._running_batch else 0
         rows_in, rows_out = self._tally.rows_in + unreported, self._count(topics, self._sinks)
         watermarks = self._partition_watermarks()
-        partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, watermarks)
+        ends = topics.ends_read_by(self._query)
+        partitions = partitions_of(self._sources, self._tally.offsets, ends, watermarks)
         lags = [one.lag for one in partitions if one.lag is not None]
         lag = max(sum(lags) - unreported, 0) if lags else None
         since_ms = self._tally.buffered_since_ms
@@ -168,7 +169,7 @@ class QueryMeter:
     def _count(self, topics: TopicEnds, names: Collection[str]) -> int:
         """The records that topics have got; their offsets count the markers of transactions, too."""
         if self._written is None:
-            return topics.records_since_start(names)
+            return topics.records_since_start(self._query, names)
         return sum(self._written_before[name] + self._written.get(name, 0) for name in names)
 
     def _take(self) -> None:

@@ -239,7 +239,7 @@ class RunningQuery:
     def _prepare_sender(self, *, lags: bool | None) -> WatermarkSender:
         query, side_channels = self.prepared.query, self.prepared.side_channels
         topics = {
-            topic: side_channels.partitions[topic.name]
+            topic: side_channels.sink_partitions[topic.name]
             for sink in side_channels.tagged_sinks
             if (topic := sink.topic)
         }

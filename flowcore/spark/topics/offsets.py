@@ -13,8 +13,9 @@ from flowcore.api.connectors import KafkaTopic, Position
 from flowcore.errors import BrokerError, PlanError
 from flowcore.kafka.topics import begin_offsets, end_offsets, end_offsets_of_topics, offsets_at
 from flowcore.metrics.tally import TopicOffsets
+from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
-from flowcore.spark.context import Context, broker_of
+from flowcore.spark.context import Context, broker_of, output_servers
 
 __all__ = ["OffsetRange", "TopicEnds", "offset_range", "offsets_json", "start_offsets"]
 
@@ -65,28 +66,38 @@ def offsets_json(topic: KafkaTopic, offsets: _Offsets, events: Iterable[int] = (
 
 
 class TopicEnds:
-    """The end offsets of the topics of a live stage, dead letters included.
+    """The end offsets of the topics of a live stage, dead letters included, as their brokers last gave them.
 
-    Attributes:
-        ends: The last answers of the brokers.
+    A flow may read a topic of one broker, and write one of the same name on another broker.
 
     Raises:
         BrokerError: A broker cannot be reached.
+        PlanError: The sinks of a query are on several brokers.
     """
 
     def __init__(self, plan: Plan, context: Context) -> None:
-        self._brokers: dict[str, set[str]] = {}
+        self._names: dict[str, set[str]] = {}
+        """Topics by the address of their broker."""
+        self._read: dict[str, dict[str, str]] = {}
+        """The broker of each topic that a query reads, by the names of query and topic."""
+        self._written: dict[str, str] = {}
+        """The broker that a query writes to, dead letters included, by its name."""
         for query in plan.live_queries:
-            for node in (*query.sources, *query.sinks):
-                if topic := node.topic:
-                    names = self._brokers.setdefault(broker_of(topic, context.settings), set())
-                    names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
-        self.ends: TopicOffsets = {}
+            read = {topic.name: broker_of(topic, context.settings) for topic in query.topics_read}
+            written = {topic.name for topic in query.topics_written}
+            written |= {node.dead_letter for node in query.dead_letters}
+            for name, servers in read.items():
+                self._names.setdefault(servers, set()).add(name)
+            if written:
+                servers = self._written[query.name] = output_servers(query, context.settings)
+                self._names.setdefault(servers, set()).update(written)
+            self._read[query.name] = read
+        self._ends: dict[str, TopicOffsets] = {}
         self._answered_s: dict[str, float] = {}
         self._ask_again_s: dict[str, float] = {}
-        for servers in self._brokers:
+        for servers in self._names:
             self._fetch(servers, _FIRST_ANSWER_S)
-        self._before = self.ends
+        self._before = dict(self._ends)
 
     @property
     def silent_s(self) -> float:
@@ -101,7 +112,7 @@ class TopicEnds:
             By address, how many seconds a broker was silent that answers again.
         """
         back = {}
-        for servers in self._brokers:
+        for servers in self._names:
             if time.monotonic() < self._ask_again_s.get(servers, 0.0):
                 continue
             before_s = self._answered_s[servers]
@@ -116,13 +127,20 @@ class TopicEnds:
                     back[servers] = away_s
         return back
 
-    def records_since_start(self, topics: Iterable[str]) -> int:
-        """The number of records that topics have got since the start."""
-        return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
+    def ends_read_by(self, query: LiveQuery) -> TopicOffsets:
+        """The ends of the topics that a query reads."""
+        return {name: self._ends[servers][name] for name, servers in self._read[query.name].items()}
+
+    def records_since_start(self, query: LiveQuery, topics: Iterable[str]) -> int:
+        """The number of records that topics at the broker of a query's sinks have got since the start."""
+        servers = self._written.get(query.name)
+        if servers is None:
+            return 0
+        before, now = self._before[servers], self._ends[servers]
+        return sum(_sum(now, name) - _sum(before, name) for name in topics)
 
     def _fetch(self, servers: str, timeout_s: float) -> None:
-        found = end_offsets_of_topics(servers, sorted(self._brokers[servers]), timeout_s)
-        self.ends = {**self.ends, **found}
+        self._ends[servers] = end_offsets_of_topics(servers, sorted(self._names[servers]), timeout_s)
         self._answered_s[servers] = time.monotonic()
 
 

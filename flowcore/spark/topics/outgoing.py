@@ -204,7 +204,7 @@ class Outgoing:
         )
 
     def _marker(self, target: str) -> _Message:
-        counts = {topic.events: self.side_channels.partitions[topic.name] for _, topic in self.sinks}
+        counts = {topic.events: self.side_channels.sink_partitions[topic.name] for _, topic in self.sinks}
         cases = " ".join(f"WHEN {literal(name)} THEN {count}" for name, count in counts.items())
         partition = f"CAST(partition % CASE {target} {cases} END AS INT)"
         return _message(target, VALUE, headers({}), partition=partition)

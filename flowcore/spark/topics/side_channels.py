@@ -39,7 +39,9 @@ class SideChannels:
         tagged_sinks: The sinks that write tagged elements; their records' timestamps are carried.
         writes_watermarks: The sources have watermarks, and the tagged sinks write them.
         polls_watermarks: Periodic watermarks are emitted: ``pipeline.auto-watermark-interval`` is not 0.
-        topics: The identity of each topic of the query, by name.
+        topics: The identity of each topic that the query reads, by name.
+        sink_partitions: The number of partitions of each topic that the query writes, by name. A topic of
+            another broker may have the name of one that is read.
         limits: The limits of the topics that the query writes to, by name.
         has_key_groups: Windows, timers or a buffer in the query depend on watermarks.
         timestamped: The sources whose records carry their timestamps.
@@ -60,6 +62,7 @@ class SideChannels:
     writes_watermarks: bool = False
     polls_watermarks: bool = True
     topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
+    sink_partitions: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, TopicLimits] = field(default_factory=dict)
     has_key_groups: bool = False
     timestamped: frozenset[Read] = frozenset()
@@ -73,7 +76,7 @@ class SideChannels:
 
     @property
     def partitions(self) -> Mapping[str, int]:
-        """The number of partitions of each topic of the query, by name."""
+        """The number of partitions of each topic that the query reads, by name."""
         return {name: topic.partitions for name, topic in self.topics.items()}
 
     def follow(self, progress: Iterable[PartitionProgress]) -> SideChannels:
@@ -106,12 +109,12 @@ class SideChannels:
             BrokerError: A broker cannot be reached.
         """
         topics: dict[str, TopicIdentity] = {}
+        sink_partitions: dict[str, int] = {}
         limits: dict[str, TopicLimits] = {}
-        for part in (query.topics_written, query.topics_read):
-            for servers, names in names_by_broker(part, settings).items():
-                found = identify_topics(servers, names)
-                topics |= {name: found[name] or TopicIdentity("", "", 1) for name in names}
+        for servers, names in names_by_broker(query.topics_read, settings).items():
+            topics |= _identify(servers, names)
         for servers, names in names_by_broker(query.topics_written, settings).items():
+            sink_partitions |= {name: each.partitions for name, each in _identify(servers, names).items()}
             limits |= topic_limits(servers, names)
         dead_letters = [each.dead_letter for each in query.topics_read if each.on_error == "dead-letter"]
         if dead_letters:
@@ -120,6 +123,7 @@ class SideChannels:
         planned = cls.planned(
             query,
             topics,
+            sink_partitions,
             limits,
             has_markers=tracks_latency(query, checkpoint),
             polls_watermarks=bool(settings.auto_watermark_interval),
@@ -139,6 +143,7 @@ class SideChannels:
         cls,
         query: LiveQuery,
         topics: Mapping[str, TopicIdentity],
+        sink_partitions: Mapping[str, int],
         limits: Mapping[str, TopicLimits],
         *,
         has_markers: bool,
@@ -152,6 +157,7 @@ class SideChannels:
             tagged_sinks=tagged,
             writes_watermarks=bool(tagged) and brings_watermarks(query.operators),
             topics=topics,
+            sink_partitions=sink_partitions,
             limits=limits,
             has_key_groups=query.keeps_key_groups,
             polls_watermarks=polls_watermarks,
@@ -180,3 +186,9 @@ def tracks_latency(query: LiveQuery, checkpoint: Path) -> bool:
         )
         return False
     return wanted or tracked
+
+
+def _identify(servers: str, names: Iterable[str]) -> dict[str, TopicIdentity]:
+    """The identities of topics of one broker; of one that does not exist yet, one without ids."""
+    found = identify_topics(servers, names)
+    return {name: found[name] or TopicIdentity("", "", 1) for name in names}

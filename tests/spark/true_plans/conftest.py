@@ -74,6 +74,7 @@ def _compile(plan: Plan, query: LiveQuery, context: Context) -> Compiled:
     channels = SideChannels.planned(
         query,
         dict.fromkeys(topics, TopicIdentity("", "", 2)),
+        dict.fromkeys(topics, 2),
         dict.fromkeys(topics, TopicLimits(1 << 20, needs_key=False)),
         has_markers=query.latency.value.startswith("every"),
     )
