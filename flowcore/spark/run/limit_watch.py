@@ -32,8 +32,9 @@ class LimitWatch:
         self._settings = settings
         self._names: dict[str, set[str]] = {}
         """Topics by the address of their broker."""
-        self._known: dict[str, TopicLimits] = {}
-        self._lowered: dict[str, int] = {}
+        self._known: dict[tuple[str, str], TopicLimits] = {}
+        """By broker and topic: topics of two brokers may have one name."""
+        self._lowered: dict[tuple[str, str], int] = {}
         self._watching = PeriodicThread("limits", self._read, _INTERVAL_S)
 
     def __enter__(self) -> Self:
@@ -46,8 +47,9 @@ class LimitWatch:
     def begin(self, limits: Iterable[tuple[LiveQuery, Mapping[str, TopicLimits]]]) -> None:
         """Watch the topics of queries, dead letters included, with the limits by which they were compiled."""
         for query, known in limits:
-            self._known |= known
-            self._names.setdefault(output_servers(query, self._settings), set()).update(known)
+            servers = output_servers(query, self._settings)
+            self._known |= {(servers, name): each for name, each in known.items()}
+            self._names.setdefault(servers, set()).update(known)
 
     def check(self) -> None:
         """Check that no limit was lowered.
@@ -55,10 +57,10 @@ class LimitWatch:
         Raises:
             LoweredLimitError: A limit was lowered, so that messages may never be accepted.
         """
-        for name, largest in self._lowered.items():
+        for place, largest in self._lowered.items():
             msg = (
-                f"topic {name!r} takes messages of at most {largest} bytes, and took "
-                f"{self._known[name].max_message_bytes} when the run began (max.message.bytes): larger "
+                f"topic {place[1]!r} takes messages of at most {largest} bytes, and took "
+                f"{self._known[place].max_message_bytes} when the run began (max.message.bytes): larger "
                 "batches would be sent again without end, so the run ends; nothing is lost: start it again, "
                 "and it writes smaller ones"
             )
@@ -81,7 +83,7 @@ class LimitWatch:
                 _log.debug("the limits of %s cannot be read", names, exc_info=True)
                 continue
             self._lowered |= {
-                name: limits.max_message_bytes
+                (servers, name): limits.max_message_bytes
                 for name, limits in found.items()
-                if limits.max_message_bytes < self._known[name].max_message_bytes
+                if limits.max_message_bytes < self._known[servers, name].max_message_bytes
             }
