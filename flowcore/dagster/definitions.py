@@ -127,7 +127,7 @@ def definitions(
     shared = dg.Definitions(
         assets=build_external_assets([flow.plan for flow in flows]),
         asset_checks=stream_checks.build_dead_letter_checks(
-            topic for flow in flows for topic in topics_with_dead_letters(flow.plan)
+            each for flow in flows for each in topics_with_dead_letters(flow.plan)
         ),
         resources=resources,
         # Assets that run one after another in one process share one JVM.

@@ -17,7 +17,7 @@ import dagster as dg
 from flowcore.api.connectors import Frame, KafkaTopic, Source
 from flowcore.api.operators import Read, Write
 from flowcore.escaping import markdown_code
-from flowcore.planner.model import BoundedStage
+from flowcore.planner.model import BoundedStage, LiveQuery
 from flowcore.planner.plan import Plan
 
 __all__ = [
@@ -207,10 +207,13 @@ def build_external_assets(plans: Sequence[Plan]) -> list[dg.AssetSpec]:
     return specs
 
 
-def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
-    """The source topics whose bad records live queries write to a dead-letter topic."""
-    sources = (source for query in plan.live_queries for source in query.dead_letters)
-    return tuple(dict.fromkeys(topic for source in sources if (topic := source.topic)))
+def topics_with_dead_letters(plan: Plan) -> tuple[tuple[KafkaTopic, LiveQuery], ...]:
+    """The source topics with a dead-letter topic, each with a live query that writes their bad records there.
+
+    The dead-letter topic is at the broker that the query writes to.
+    """
+    found = ((source.topic, query) for query in plan.live_queries for source in query.dead_letters)
+    return tuple(dict.fromkeys((topic, query) for topic, query in found if topic))
 
 
 def _external_assets(plan: Plan) -> Iterator[tuple[dg.AssetKey, str, str, bool]]:
@@ -228,7 +231,7 @@ def _external_assets(plan: Plan) -> Iterator[tuple[dg.AssetKey, str, str, bool]]
                 description = f"{type(files).__name__} files {markdown_code(files.path)}"
         kind = asset_kind(operator.connector)
         yield asset_key(plan.flow, operator), kind, description, isinstance(operator, Write)
-    for topic in topics_with_dead_letters(plan):
+    for topic, _ in topics_with_dead_letters(plan):
         description = (
             f"Dead letters of topic {markdown_code(topic.name)}, each with the reason in its headers"
         )

@@ -7,7 +7,7 @@ broker.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +25,16 @@ from flowcore.dagster.names import (
 )
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.durations import read_clock_ms
-from flowcore.errors import BrokerError, RunError
+from flowcore.errors import BrokerError, PlanError, RunError
 from flowcore.escaping import markdown_code
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.metrics.health import liveness_problem, show_seconds
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress, QueryProgress
+from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.context import broker_of
+from flowcore.spark.context import output_servers
 
 __all__ = [
     "ObjectiveResult",
@@ -221,30 +222,42 @@ def _check_fields(flow: str, result: ObjectiveResult) -> dict[str, Any]:
     }
 
 
-def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[dg.AssetChecksDefinition]:
-    """A check for each dead-letter topic of these source topics; several may share one."""
-    return [_build_check(topic) for topic in {topic.dead_letter: topic for topic in topics}.values()]
+def build_dead_letter_checks(
+    topics: Iterable[tuple[KafkaTopic, LiveQuery]],
+) -> list[dg.AssetChecksDefinition]:
+    """A check for each dead-letter topic of these source topics and their queries; several may share one."""
+    return [_build_check(topic, queries) for topic, queries in _share_dead_letters(topics)]
 
 
-def _build_check(topic: KafkaTopic) -> dg.AssetChecksDefinition:
+def _share_dead_letters(
+    topics: Iterable[tuple[KafkaTopic, LiveQuery]],
+) -> list[tuple[KafkaTopic, list[LiveQuery]]]:
+    """A source topic of each name, with all queries that write its dead letters."""
+    found: dict[str, tuple[KafkaTopic, list[LiveQuery]]] = {}
+    for topic, query in topics:
+        found.setdefault(topic.dead_letter, (topic, []))[1].append(query)
+    return [*found.values()]
+
+
+def _build_check(topic: KafkaTopic, queries: Collection[LiveQuery]) -> dg.AssetChecksDefinition:
     key = topic_key(topic.dead_letter)
     description = f"Topic {markdown_code(topic.name)} had no dead letter in the last hour."
     spec = dg.AssetCheckSpec(_QUIET, asset=key, description=description)
 
     @dg.multi_asset_check(name=check_op_name(key, _QUIET), specs=[spec])
     def quiet(flowcore: FlowcoreResource) -> Iterator[dg.AssetCheckResult]:
-        yield dg.AssetCheckResult(**_dead_letter_fields(topic, flowcore.settings()))
+        yield dg.AssetCheckResult(**_dead_letter_fields(topic, queries, flowcore.settings()))
 
     return quiet
 
 
 def build_dead_letter_sensor(plan: Plan) -> dg.SensorDefinition:
     """A sensor that evaluates the checks of a flow's dead-letter topics; it is on at first."""
-    topics = topics_with_dead_letters(plan)
+    topics = _share_dead_letters(topics_with_dead_letters(plan))
 
     @dg.sensor(
         name=identifier(plan.flow, "dead_letters"),
-        asset_selection=[topic_key(topic.dead_letter) for topic in topics],
+        asset_selection=[topic_key(topic.dead_letter) for topic, _ in topics],
         minimum_interval_seconds=_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Reports as asset checks when flow `{plan.flow}` starts or stops writing dead letters.",
@@ -258,23 +271,26 @@ def build_dead_letter_sensor(plan: Plan) -> dg.SensorDefinition:
                 topic.dead_letter: dg.AssetCheckEvaluation(
                     asset_key=topic_key(topic.dead_letter),
                     check_name=_QUIET,
-                    **_dead_letter_fields(topic, settings),
+                    **_dead_letter_fields(topic, queries, settings),
                 )
-                for topic in topics
+                for topic, queries in topics
             }
-        except (RunError, BrokerError) as error:
+        except (PlanError, RunError, BrokerError) as error:
             return dg.SkipReason(str(error))
         return changed_evaluations(context.cursor, evaluations)
 
     return check_dead_letters
 
 
-def _dead_letter_fields(topic: KafkaTopic, settings: Settings) -> dict[str, Any]:
-    servers, dead_letters = broker_of(topic, settings), 0
-    if partition_counts(servers, [topic.dead_letter])[topic.dead_letter] is not None:
-        since = offsets_at(servers, topic.dead_letter, read_clock_ms() - _PERIOD_MS)
-        ends = end_offsets(servers, topic.dead_letter)
-        dead_letters = sum(ends[partition] - offset for partition, offset in since.items())
+def _dead_letter_fields(
+    topic: KafkaTopic, queries: Iterable[LiveQuery], settings: Settings
+) -> dict[str, Any]:
+    dead_letters = 0
+    for servers in {output_servers(query, settings) for query in queries}:
+        if partition_counts(servers, [topic.dead_letter])[topic.dead_letter] is not None:
+            since = offsets_at(servers, topic.dead_letter, read_clock_ms() - _PERIOD_MS)
+            ends = end_offsets(servers, topic.dead_letter)
+            dead_letters += sum(ends[partition] - offset for partition, offset in since.items())
     where = f"topic {markdown_code(topic.name)}"
     return {
         "passed": not dead_letters,

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from dagster import AssetCheckResult
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore import Flow, KafkaTopic
+from flowcore.dagster import stream_checks
 from flowcore.dagster.attributes import Objectives
+from flowcore.dagster.names import topics_with_dead_letters
+from flowcore.dagster.resources import FlowcoreResource, KafkaResource
 from flowcore.dagster.stream_checks import ObjectiveResult, check_descriptions, evaluate_objectives
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress
+from flowcore.planner import plan_flow
 
 NOW_MS = 1_800_000_000_000
 QUERY = QueryProgress(name="out", mode="realtime", active=True, rows_in=1_000)
@@ -99,3 +106,33 @@ def test_share_is_between_0_and_1(rows: int, late: int, dropped: int, bad: int, 
     for result in evaluate_objectives(replace(RUN, queries=(query,)), NOW_MS, objectives)[:2]:
         assert result.found is None or 0 <= result.found <= 1
         assert result.passed == ((result.found or 0.0) <= limit)
+
+
+@pytest.mark.parametrize(
+    ("sinks", "count"),
+    [((None,), 1), (("central:1",), 2), (("central:1", "central:1"), 2), (("central:1", "other:1"), 6)],
+    ids=["one-broker", "another", "once", "two-others"],
+)
+def test_dead_letters_are_counted_where_they_are_written(
+    sinks: tuple[str | None, ...], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries write them to the broker of their sinks, and several queries may read one topic."""
+    written = {"local:1": 1, "central:1": 2, "other:1": 4}
+    plans = []
+    for number, servers in enumerate(sinks):
+        flow = Flow(f"f{number}")
+        flow.read("in", KafkaTopic("in", schema="id BIGINT")).write("out", KafkaTopic("out", servers=servers))
+        plans.append(plan_flow(flow))
+    monkeypatch.setattr(stream_checks, "partition_counts", lambda _, topics: dict.fromkeys(topics, 1))
+    monkeypatch.setattr(stream_checks, "offsets_at", lambda *_: {0: 10})
+    monkeypatch.setattr(stream_checks, "end_offsets", lambda servers, _: {0: 10 + written[servers]})
+
+    (quiet,) = stream_checks.build_dead_letter_checks(
+        each for plan in plans for each in topics_with_dead_letters(plan)
+    )
+    results: Any = quiet(FlowcoreResource(kafka=KafkaResource(bootstrap_servers="local:1")))
+    (result,) = results
+
+    assert isinstance(result, AssetCheckResult)
+    assert not result.passed
+    assert result.description == f"{count} messages of topic `in` became dead letters in the last hour"
