@@ -129,7 +129,7 @@ def _decide_query(
             execution.set_start(query, bounded, settings),
             split=explain_exchanges(query),
             chains=build_chains(query.operators, settings.object_reuse, [*query.buffers]),
-            edges=timestamps.decide_edges(query, settings),
+            edges=timestamps.decide_edges(query, operators, settings),
             untimed_sources=timestamps.find_untimed_sources(query, operators),
             checkpoint=execution.decide_checkpoint(query, settings),
             backlog=execution.decide_backlog(query, settings),

@@ -1,4 +1,4 @@
-"""Live queries whose records have no timestamps, and buffers that are flushed for checkpoints."""
+"""Live queries whose records need no timestamps, and buffers that are flushed for checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KeyedProcessFunction, OperatorAttributesBuilder
+from flowcore import Flow, KeyedProcessFunction, OperatorAttributesBuilder, Stream
 from flowcore.errors import RunError
 from tests.kafka.conftest import Live
 from tests.sampling import sample
@@ -55,6 +55,27 @@ def test_timestamp_of_a_value_only_record_stops_the_query(live: Live) -> None:
         caught.value
     )
     assert "set a watermark strategy on the source" in str(caught.value)
+
+
+@pytest.mark.parametrize("cut", sample([False, True], False))
+def test_join_of_newest_records_gets_the_timestamps_that_it_needs(live: Live, cut: bool) -> None:
+    """It takes records without watermarks, also downstream of a cut."""
+    live = _value_only(live)
+    source, prices, out = live.topic("clicks", schema=CLICK), live.topic("prices"), live.topic("out")
+    flow = Flow("newest")
+    clicks: Stream = flow.read("clicks", source)
+    if cut:
+        clicks = clicks.through(live.topic("cut", schema=CLICK), name="cut")
+    names = flow.read("names", replace(prices, schema="user STRING, name STRING"))
+    clicks.join_latest(names, on="user", load=None, name="newest").write("out", out)
+    live.send(source)
+    live.send(prices, {"user": "a", "name": "Ada"})
+    live.run(flow)
+    live.send(source, _click("a", 1), _click("b", 2))
+
+    live.run(flow)
+
+    assert live.values(out) == [{"user": "a", "price": 1, "name": "Ada"}]
 
 
 def _latest(click: dict[str, Any]) -> dict[str, Any]:

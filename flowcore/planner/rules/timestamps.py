@@ -1,8 +1,9 @@
 """Decide whether stream elements carry timestamps (FLIP-330), or only their values.
 
 Tagged elements cost 9 bytes a record. They are needed where something asks for timestamps: a source with a
-watermark strategy, periodic watermarks, or the setting that keeps timestamps in any case. Latency markers
-need none: they travel as events and not through the element serializer.
+watermark strategy, periodic watermarks, an operator downstream that needs them, or the setting that keeps
+timestamps in any case. Latency markers need none: they travel as events and not through the element
+serializer.
 
 The decision is made for each edge of a query, from the sources upstream of it and from its readers: where
 nothing downstream reads a timestamp, none is carried. A blocking edge has none: a table crosses it.
@@ -85,8 +86,11 @@ def uses_timestamps(settings: Settings, strategies: Iterable[WatermarkStrategy |
     return _choose(settings, named).value == "tagged"
 
 
-def decide_edges(query: LiveQuery, settings: Settings) -> tuple[Edge, ...]:
+def decide_edges(query: LiveQuery, operators: Iterable[Operator], settings: Settings) -> tuple[Edge, ...]:
     """Every edge that stream elements cross in a live query, inputs before readers.
+
+    Args:
+        operators: Those of the flow: timestamps cross its cuts.
 
     Raises:
         PlanError: A sink takes values only, and watermarks would arrive at it.
@@ -95,11 +99,12 @@ def decide_edges(query: LiveQuery, settings: Settings) -> tuple[Edge, ...]:
     # Operators with state may ask for timestamps, and get watermarks.
     written = [each.sender for each in outer if each.elements.value == "tagged"]
     readers = [*query.keyed, *(sender for sender in written if isinstance(sender, Write))]
+    needing = {end: node for end, node in _find_needing(operators).items() if end in query.operators}
     edges: list[Edge] = []
     for node in query.operators:
         edges += [each for each in outer if each.receiver is node]
         edges += [
-            Edge(parent, node, _choose_carried(parent, readers, settings))
+            Edge(parent, node, _choose_carried(parent, readers, needing, settings))
             for parent in node.inputs
             if not parent.bounded
         ]
@@ -185,11 +190,40 @@ def _choose(
     )
 
 
-def _choose_carried(sender: Operator, readers: Collection[Operator], settings: Settings) -> Decision:
+def _find_needing(operators: Iterable[Operator]) -> Mapping[Operator, Operator]:
+    """The operators, and the sinks of cuts, whose input must have timestamps.
+
+    `join_latest` with ``load=None`` needs timestamps, and no watermarks. Timestamps cross a cut.
+
+    Returns:
+        For each of them the operator that needs the timestamps.
+    """
+    running = find_upstream(node for node in operators if isinstance(node, Write))
+    found: dict[Operator, Operator] = {node: node for node in running if node.needs_timestamps}
+    waiting = [*found]
+    for end in waiting:
+        for node in find_timed(end):
+            cut = node.written_by if isinstance(node, Read) else None
+            if cut is not None and cut not in found and node.topic and node.topic.event_time is None:
+                found[cut] = found[end]
+                waiting.append(cut)
+    return found
+
+
+def _choose_carried(
+    sender: Operator,
+    readers: Collection[Operator],
+    needing: Mapping[Operator, Operator],
+    settings: Settings,
+) -> Decision:
     """Whether records that an operator of a live query emits carry timestamps."""
     decision = _choose(settings, *_sources(sender))
     if decision.value == "value-only":
-        return decision
+        needs = (node for end, node in needing.items() if sender is not end and sender in find_timed(end))
+        needed = next(needs, None)
+        if needed is None:
+            return decision
+        decision = Decision("tagged", (f"{needed.name} needs the timestamps of its records",))
     # Branches share rows, so a timestamp is carried as long as any branch has a reader left.
     if all(node in sender.upstream for node in readers):
         change = "write to a topic with elements='tagged', if its readers need timestamps"

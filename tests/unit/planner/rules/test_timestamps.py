@@ -10,6 +10,7 @@ import pytest
 from flowcore import (
     Flow,
     KafkaTopic,
+    KeyedProcessFunction,
     Parquet,
     Stream,
     Tumbling,
@@ -203,6 +204,55 @@ def test_timestamps_do_not_cross_a_blocking_edge() -> None:
 
     assert formats["bids -> joined"] == formats["joined -> out"] == "value-only"
     assert not {"past -> table", "table -> joined"} & {*formats}
+
+
+class First(KeyedProcessFunction):
+    """Emits nothing."""
+
+
+def _newest(flow: Flow, orders: Stream) -> Stream:
+    """A join of sales that takes records without watermarks, but none without a timestamp."""
+    prices = flow.read("prices", KafkaTopic("prices", schema="shop STRING, price BIGINT"))
+    return orders.join_latest(prices, on="shop", load=None, name="newest")
+
+
+def test_operator_that_needs_timestamps_gets_them_without_watermarks() -> None:
+    """It would fail at its first record. Other queries of its sources carry no timestamps."""
+    flow = Flow("f")
+    bids = read_bids(flow)
+    _newest(flow, bids.where("shop = 'a'", name="some")).select("shop").write("out", KafkaTopic("out"))
+    bids.process(First(), by="shop", schema="shop STRING", name="first").write("one", Parquet("one"))
+
+    plan = plan_flow(flow, settings=OFF)
+
+    edges = [edge for query in plan.live_queries for edge in query.edges if edge.topic is None]
+    tagged = {str(edge): edge.elements.reasons for edge in edges if edge.elements.value == "tagged"}
+    needs = ("newest needs the timestamps of its records",)
+    assert tagged == dict.fromkeys(("bids -> some", "some -> newest", "prices -> newest"), needs)
+    assert "bids -> first" in map(str, edges)
+
+
+@pytest.mark.parametrize("event_time", [None, "at"], ids=["crosses", "anew"])
+def test_timestamps_that_are_needed_cross_a_cut(event_time: str | None) -> None:
+    """Downstream of a cut that has event time of its own, those from upstream are not read."""
+    flow = Flow("f")
+    cut = KafkaTopic("cut", schema=SALE, event_time=event_time)
+    _newest(flow, read_bids(flow).through(cut, name="cut")).write("out", KafkaTopic("out"))
+
+    formats = _formats(plan_flow(flow, settings=OFF))
+
+    assert formats["bids -> to_cut"] == ("value-only" if event_time else "tagged")
+    assert formats["cut -> newest"] == formats["prices -> newest"] == "tagged"
+
+
+def test_timestamps_that_are_assigned_anew_are_not_needed_before() -> None:
+    flow = Flow("f")
+    timed = read_bids(flow).with_event_time("at", watermark=no_watermarks(), name="timed")
+    _newest(flow, timed).write("out", KafkaTopic("out"))
+
+    formats = _formats(plan_flow(flow, settings=OFF))
+
+    assert (formats["bids -> timed"], formats["timed -> newest"]) == ("value-only", "tagged")
 
 
 def test_edges_are_those_of_running_operators() -> None:
