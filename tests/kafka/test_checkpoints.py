@@ -5,7 +5,7 @@ import logging
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from flowcore import Flow, KafkaTopic, Stream
+from flowcore import Flow, KafkaTopic, Stream, Tumbling, monotonous
 from flowcore.errors import DamagedCheckpointError, StateError
 from flowcore.kafka.topics import partition_counts
 from tests.sampling import sample
@@ -57,6 +57,10 @@ def _everything(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file() and path.name != "spark.log" and ".lease." not in path.name
     }
+
+
+def _first(_: object, values: Iterable[Mapping[str, int]]) -> Iterator[dict[str, int]]:
+    yield from ({"n": value["n"]} for value in values)
 
 
 CHANGES: dict[str, tuple[Callable[[Stream], Stream], str]] = {
@@ -110,6 +114,31 @@ def test_key_of_another_type_is_refused_before_the_query_starts(live: Live) -> N
 
     with pytest.raises(StateError, match=r"key of operator 'kept' was of int64, and now int32.*start anew"):
         live.run(flow(SALE.replace("BIGINT", "INT")))
+
+    assert _everything(live.settings.state_dir) == before
+
+
+@pytest.mark.parametrize("then", sample([False, True], False))
+def test_argument_of_another_type_is_refused_before_the_query_starts(live: Live, then: bool) -> None:
+    """The number of distinct values has one type, whatever the values are."""
+    bids, top = live.topic("bids", schema=SALE, watermark=monotonous()), live.topic("top")
+    more: dict[str, Any] = {"then": _first, "schema": "n BIGINT"} if then else {}
+
+    def flow(schema: str) -> Flow:
+        flow = Flow("f")
+        windows = flow.read("bids", replace(bids, schema=schema)).window(Tumbling(60), by="shop", name="kept")
+        windows.aggregate(n="count(distinct id)", **more).write("top", top, key="shop")
+        return flow
+
+    live.send(bids, {"id": 1, "shop": "a", "price": 1.0})
+    live.run(flow(SALE))
+    live.run(flow(SALE))
+    before = _everything(live.settings.state_dir)
+
+    with pytest.raises(
+        StateError, match=r"arguments of 'n' of operator 'kept' were of int64, and now string.*start anew"
+    ):
+        live.run(flow(SALE.replace("BIGINT", "STRING")))
 
     assert _everything(live.settings.state_dir) == before
 

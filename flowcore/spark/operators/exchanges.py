@@ -29,6 +29,7 @@ from flowcore.keyed.packing import (
 from flowcore.keyed.passing import SeenRows
 from flowcore.keyed.runtime import Runtime
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
+from flowcore.spark.checkpoint.stored_types import add_argument_types
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
@@ -98,7 +99,8 @@ def run_exchange(
             step = _prepare(node, branched, branches, context.of(node))
             member = select_inputs(step, branched)
         results = member.operator.outputs.get(RESULTS, pa.schema([]))
-        context.schemas[node.name] = StoredSchemas(member.keys, results)
+        stored = add_argument_types(node, results, member.records)
+        context.schemas[node.name] = StoredSchemas(member.keys, stored)
         members.append(member)
     runtimes = tuple(_runtime(member, place) for member in members)
     exchange = Exchange(query=name_exchange(context.checkpoint, place.depth), runtimes=runtimes)
