@@ -16,7 +16,12 @@ from flowcore.chains.steps import RecordDict, Step
 from flowcore.errors import StateError
 from flowcore.escaping import show_safely
 from flowcore.keyed.columns import concat_batches
-from flowcore.serializers.python_values import changes_numbers, require_unchanged, to_python
+from flowcore.serializers.python_values import (
+    ChangedValueError,
+    changes_numbers,
+    require_unchanged,
+    to_python,
+)
 
 __all__ = [
     "Misfit",
@@ -114,10 +119,11 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
             pa.array([value], type=field.type)
             if changes_numbers(field.type):
                 require_unchanged([value], field.type)
-        except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException):
+        except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
             text = show_safely(repr, value)
             text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-            return f"emits {field.name}={text}, which is not {field.type}"
+            loss = f": {error}" if isinstance(error, ChangedValueError) else ""
+            return f"emits {field.name}={text}, which is not {field.type}{loss}"
     return None
 
 

@@ -6,13 +6,15 @@ Spark computes dates and times outside the years 1 to 9999, and texts of any byt
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Number
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from numbers import Integral, Number
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["changes_numbers", "first_row", "require_unchanged", "to_python"]
+__all__ = ["ChangedValueError", "changes_numbers", "first_row", "require_unchanged", "to_python"]
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -42,26 +44,89 @@ def first_row(rows: pa.RecordBatch) -> dict[str, Any]:
     }
 
 
+class ChangedValueError(ValueError):
+    """Arrow would change a value silently; the message says what would be lost."""
+
+
 def changes_numbers(kind: pa.DataType) -> bool:
-    """Whether Arrow converts some numbers to other values of this type, without an error."""
-    return pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+    """Whether Arrow converts some values to others of this type, or of a type within it, without an error."""
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        return True
+    parts = kind.num_fields
+    return parts > 0 and any(changes_numbers(kind.field(part).type) for part in range(parts))
 
 
-def require_unchanged(values: Sequence[Any], kind: pa.DataType) -> None:
+def require_unchanged(values: Iterable[Any], kind: pa.DataType) -> None:
     """Require that Arrow, which has converted values to a type of `changes_numbers`, did not change them.
 
     Raises:
-        ValueError: A fraction was cut off, or a number became a date or time.
+        ChangedValueError: A fraction or a time of day was cut off, or a number became a date or time, in a
+            list, map or struct, too.
     """
-    whole = pa.types.is_integer(kind)
-    types = set(map(type, values)) - ({int} if whole else set())
-    if not any(issubclass(each, Number) for each in types):
+    if kind.num_fields:
+        for inner, inner_kind in _find_inner(values, kind):
+            require_unchanged(inner, inner_kind)
         return
-    number: Any
-    for number in (value for value in values if isinstance(value, Number)):
-        if not whole or number % 1:
-            msg = f"{number!r} is not {kind}"
-            raise ValueError(msg)
+    whole = pa.types.is_integer(kind)
+    usual = int if whole else dt.date if pa.types.is_date(kind) else dt.datetime
+    types = set(map(type, values)) - {usual}
+    suspect = tuple(
+        each
+        for each in types
+        if issubclass(each, dt.datetime | Number) and not (whole and issubclass(each, Integral))
+    )
+    if not suspect:
+        return
+    for value in (value for value in values if isinstance(value, suspect)):
+        if reason := _find_loss(value, kind):
+            raise ChangedValueError(reason)
+
+
+def _find_loss(value: Any, kind: pa.DataType) -> str:
+    """What Arrow loses of a number or time that it converts to a type; empty if nothing."""
+    if not isinstance(value, Number):
+        lost = pa.types.is_date(kind) and value.time() != dt.time()
+        return "a time of day would be lost" if lost else ""
+    if not pa.types.is_integer(kind):
+        return "a number would become a date or time"
+    number: Any = value
+    return "a fraction would be cut off" if number % 1 else ""
+
+
+def _find_inner(values: Iterable[Any], kind: pa.DataType) -> Iterator[tuple[list[Any], pa.DataType]]:
+    """The values within values of a nested type, with each inner type that Arrow may change values of."""
+    given = [value for value in values if value is not None]
+    match kind:
+        case pa.StructType():
+            for position in range(kind.num_fields):
+                field = kind.field(position)
+                if changes_numbers(field.type):
+                    yield _select_field(given, position, field.name), field.type
+        case pa.MapType():
+            pairs = (value.items() if isinstance(value, dict) else value for value in given)
+            yield [*chain.from_iterable(pairs)], kind.field(0).type
+        case _:
+            inner = kind.field(0).type
+            if np.ndarray in set(map(type, given)) and pa.types.is_integer(inner):
+                given = [value for value in given if not _is_whole(value)]
+            yield [*chain.from_iterable(given)], inner
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is an array of integers, which may have many of them, and nothing else."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iu"
+
+
+def _select_field(values: Iterable[Any], position: int, name: str) -> list[Any]:
+    """A field of what Arrow takes as structs: dicts, tuples of the values, or lists of pairs."""
+    return [
+        value.get(name)
+        if isinstance(value, dict)
+        else value[position]
+        if isinstance(value, tuple)
+        else dict(value).get(name)
+        for value in values
+    ]
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:

@@ -162,6 +162,52 @@ def test_value_that_arrow_would_change_is_a_misfit(kind: pa.DataType, fits: Any,
         build_columns([{"a": fits}, {"a": value}], schema, "f")
 
 
+INTS, STRUCT = pa.list_(pa.int32()), pa.struct([("a", pa.int64()), ("b", pa.string())])
+MAP = pa.map_(pa.date32(), pa.int64())
+DAY, NOON = dt.date(2026, 1, 1), dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - it has none
+FRACTION, TIME = "a fraction would be cut off", "a time of day would be lost"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "value", "why"),
+    [
+        (INTS, [1, 2.0, None], [1, 1.5], FRACTION),
+        (INTS, (1, 2), np.array([1.5]), FRACTION),
+        (INTS, np.array([1, 2]), np.array([1, 0.5], np.float32), FRACTION),
+        (pa.large_list(pa.int64()), [1], [Decimal("1.5")], FRACTION),
+        (pa.list_(pa.int64(), 2), [1, 2], [1, 2.5], FRACTION),
+        (pa.list_(INTS), [[1], None, []], [[1], [1.5]], FRACTION),
+        (STRUCT, {"a": 1}, {"a": 1.5, "b": "x"}, FRACTION),
+        (STRUCT, {"b": "x", "c": 1.5}, {"a": 0.5}, FRACTION),
+        (STRUCT, (1, "x"), (1.5, "x"), FRACTION),
+        (STRUCT, [("a", 2.0)], [("a", 1.5), ("b", "x")], FRACTION),
+        (pa.list_(STRUCT), [{"a": 1}, None], [None, {"a": 1.5}], FRACTION),
+        (MAP, {DAY: 1}, {DAY: 1.5}, FRACTION),
+        (MAP, {}, [(DAY, 1), (DAY, 1.5)], FRACTION),
+        (MAP, {DAY: None}, {NOON: 1}, TIME),
+        (MAP, {DAY: 1}, [(5, 1)], "a number would become a date or time"),
+        (pa.map_(pa.string(), INTS), {"a": None}, {"a": [1], "b": [1.5]}, FRACTION),
+        (pa.date32(), dt.datetime(2026, 1, 1), NOON, TIME),  # noqa: DTZ001 - it has none
+        (pa.date32(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), NOON.replace(tzinfo=dt.UTC), TIME),
+        (pa.list_(pa.date32()), [DAY, dt.datetime(2026, 1, 1)], [NOON], TIME),  # noqa: DTZ001 - it has none
+    ],
+)
+def test_value_within_a_value_that_arrow_would_change_is_a_misfit(
+    kind: pa.DataType, fits: Any, value: Any, why: str
+) -> None:
+    """Midnight is a date. What a function emits may have any of the forms that Arrow takes."""
+    schema = pa.schema({"a": kind})
+    kept = pa.array([fits, None], kind)
+
+    assert batch_writer(schema)([{"a": fits}, {"a": None}]).column("a").equals(kept)
+    assert build_columns([{"a": fits}, {"a": None}], schema, "f")[0].equals(kept)
+    with pytest.raises(MisfitError, match=rf"emits a=.*, which is not .*: {why}") as caught:
+        batch_writer(schema)([{"a": fits}, {"a": value}])
+    assert caught.value.misfit.position == 1
+    with pytest.raises(FunctionError, match=rf"its function emitted \{{'a': .*not a record of .*{why}"):
+        build_columns([{"a": fits}, {"a": value}], schema, "f")
+
+
 ATOMS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.dates()
 VALUES = st.recursive(
     ATOMS,
