@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from flowcore.api.checks import refuse
 from flowcore.api.connectors import Files, KafkaTopic, Sink, Source
+from flowcore.api.missing_watermarks import find_old_rows
 from flowcore.api.operators import Operator, Read, Write
 from flowcore.api.schema import Schema
 
@@ -154,6 +155,14 @@ def require_cut(node: Operator, name: str, topic: KafkaTopic, schema: Schema | N
         refuse(
             f"cut {name!r}: topic {topic.name!r} has updating_by={topic.updating_by!r}, and what replaces "
             f"what is known from {node.name!r}: deletions cross a cut as records; leave updating_by out"
+        )
+    old = find_old_rows(node) if topic.event_time is not None and topic.watermark is None else None
+    if old is not None:
+        refuse(
+            f"cut {name!r}: topic {topic.name!r} has event_time={topic.event_time!r} and no watermark=: the "
+            f"watermarks of the sources would cross, and rows of {old.name!r} may be older than these: "
+            "windows would drop them as late; give the topic a watermark= that waits long enough, such as "
+            "bounded_out_of_orderness(timedelta(hours=1)), or leave event_time out if no windows follow"
         )
     if topic.until is not None or topic.start != "earliest":
         refuse(

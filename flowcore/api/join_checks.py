@@ -10,10 +10,10 @@ from typing import Literal
 from flowcore.api.checks import refuse
 from flowcore.api.event_time import parse_row_time
 from flowcore.api.expressions import Expression
+from flowcore.api.missing_watermarks import find_missing_watermarks
 from flowcore.api.operators import Operator
 from flowcore.api.updating_rows import find_origin, find_replacing, replaces_by_key
 from flowcore.api.window_assigners import Length, lateness_ms
-from flowcore.api.window_checks import find_missing_watermarks
 from flowcore.durations import MILLISECOND, show_given, show_ms
 from flowcore.elements import MAX_TIMESTAMP_MS
 

@@ -10,6 +10,7 @@ from flowcore.api.changelog import build_retracting_top_n
 from flowcore.api.event_time import parse_row_time
 from flowcore.api.functions import require_function
 from flowcore.api.graph import StreamCore
+from flowcore.api.missing_watermarks import find_missing_watermarks
 from flowcore.api.operators import Deduplicate, EventTimeSort, Ranked, SideOutput
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
@@ -276,7 +277,7 @@ class KeyedStream(StreamCore):
         window_checks.require_rankable(node, name)
         window_checks.require_order_in_time(node, name, row_time)
         fields = self._ranked_fields(name, by, ttl, flush, attributes)
-        timed = node.bounded or window_checks.find_missing_watermarks(node, name) is None
+        timed = node.bounded or find_missing_watermarks(node, name) is None
         time: Literal["event", "arrival"] = "event" if timed else "arrival"
         return self.append(
             Ranked(**fields, key=fields["by"], n=1, order=(), time=time, rank=None, timestamp=row_time)

@@ -10,8 +10,8 @@ from typing import Any
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import require_function
-from flowcore.api.kafka_topic import KafkaTopic
-from flowcore.api.operators import Operator, Read, WithEventTime, find_timed
+from flowcore.api.missing_watermarks import find_missing_watermarks
+from flowcore.api.operators import Operator
 from flowcore.api.updating_rows import find_origin, find_replacing
 from flowcore.api.window_assigners import GapColumn
 from flowcore.api.window_operator import Window
@@ -33,7 +33,6 @@ from flowcore.windows.triggers import ContinuousEventTime, Delta, EventTimeTrigg
 __all__ = [
     "deduplication_ms",
     "deduplication_time",
-    "find_missing_watermarks",
     "process_function",
     "rank_order",
     "reads_records",
@@ -111,75 +110,6 @@ def require_timestamp(node: Operator, name: str, timestamp: Expression | None, *
             f"operator {name!r}: rows of the bounded {node.name!r} have no timestamp: they would belong to "
             "no window; pass timestamp= a column or expression, BIGINT milliseconds or TIMESTAMP"
         )
-
-
-def find_missing_watermarks(
-    node: Operator,
-    name: str,
-    *,
-    crossed: bool = False,
-    only_event_time: bool = False,
-    only_timestamps: bool = False,
-) -> str | None:
-    """Why an operator over unbounded input cannot use event time: no timestamps, or no watermarks.
-
-    Args:
-        crossed: The stream crosses a cut, which gives results of an aggregate the time of the newest record.
-        only_event_time: The operator cannot use processing time instead.
-        only_timestamps: The operator needs timestamps, and no watermarks.
-    """
-    instead = "" if only_event_time else ", or use time='processing'"
-    for each in find_timed(node):
-        if each.bounded:
-            continue
-        if isinstance(each, WithEventTime) and not each.strategy.generates and not only_timestamps:
-            return (
-                f"operator {name!r} uses event time, and {each.name!r} makes no watermarks "
-                f"({each.strategy}): event time would never advance; pass for instance "
-                f"watermark=bounded_out_of_orderness(timedelta(seconds=4)){instead}"
-            )
-        if not each.keeps_timestamps and not (crossed and each.has_newest_timestamp):
-            return (
-                f"operator {name!r} uses event time, and downstream of {each.name!r} a record has no "
-                f"timestamp of its own: it would have no place in time; put {name!r} before {each.name!r}, "
-                f"or cut the flow downstream of {each.name!r} with "
-                f".through(KafkaTopic('topic', event_time='bid_time')){instead}"
-            )
-        topic = each.topic
-        if not isinstance(each, Read) or topic is None:
-            continue
-        if each.written_by is not None and topic.watermark is None:
-            if topic.event_time is None:
-                missing = find_missing_watermarks(
-                    each.written_by,
-                    name,
-                    crossed=True,
-                    only_event_time=only_event_time,
-                    only_timestamps=only_timestamps,
-                )
-                if missing is not None:
-                    return missing
-            continue
-        strategy = topic.watermark
-        if only_timestamps or (strategy.generates if strategy is not None else topic.elements == "tagged"):
-            continue
-        return (
-            f"operator {name!r} uses event time, and the source {each.name!r} sets no watermarks: "
-            f"event time would never advance; {_suggest_watermark(topic)}{instead}"
-        )
-    return None
-
-
-def _suggest_watermark(topic: KafkaTopic) -> str:
-    """How a source can set watermarks, for an error message."""
-    # A tombstone has no value, so that its event time is that of its message.
-    tombstones = topic.updating_by is not None
-    event_time = "" if tombstones else "event_time='bid_time', "
-    other = "" if tombstones else ", or use with_event_time(...)"
-    return (
-        f"pass watermark= to its topic, for instance KafkaTopic({topic.name!r}, ..., {event_time}"
-        f"watermark=bounded_out_of_orderness(timedelta(seconds=4))){other}"
-    )
 
 
 def require_first(node: Operator, name: str, keep: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, monotonous
+from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, bounded_out_of_orderness, monotonous
 from flowcore.api.operators import Read, Write
 from flowcore.errors import PlanError, SettingsError
 from flowcore.planner import plan_flow
@@ -194,6 +194,40 @@ def test_the_topic_of_a_cut_may_set_event_time_and_watermarks_anew() -> None:
     assert isinstance(written, Write)
     assert (read.source.event_time, written.sink.event_time) == ("at", None)  # type: ignore[union-attr]
     assert len(plan_flow(flow).live_queries) == 2
+
+
+OLD_ROWS: dict[str, Callable[[Stream], Stream]] = {
+    "join": lambda bids: bids.join(bids.select("shop", "price as other"), on="shop", ttl=None, name="old"),
+    "top_n": lambda bids: bids.top_n(3, by="shop", order="price", name="old"),
+    "two_cuts": lambda bids: bids.top_n(3, order="price", name="old").through(
+        "one", schema=f"{BID}, rank INT"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OLD_ROWS)
+def test_old_rows_do_not_get_event_time_by_a_cut_without_a_watermark(case: str) -> None:
+    """The watermarks of the sources would cross, and windows would drop the rows as late."""
+    rows = OLD_ROWS[case](_bids(Flow("f")))
+    types = {"shop": "STRING", "price": "BIGINT", "at": "BIGINT", "other": "BIGINT", "rank": "INT"}
+    schema = ", ".join(f"{column} {types[column]}" for column in rows.columns)
+
+    with pytest.raises(
+        PlanError, match=r"cut 'cut': .*rows of 'old' may be older .* give the topic a watermar"
+    ):
+        rows.through(KafkaTopic("cut", event_time="at"), schema=schema)
+    own = KafkaTopic("cut", event_time="at", watermark=bounded_out_of_orderness(timedelta(hours=1)))
+    assert rows.through(own, schema=schema).window(Tumbling(10)).aggregate(n="count(*)").columns
+
+
+def test_windows_over_old_rows_do_not_propose_a_cut() -> None:
+    """The cut that the error proposes for aggregates would let windows drop these rows."""
+    for case, instead in (
+        ("join", "; use join_interval"),
+        ("top_n", "; put 'window_1' before 'old', or use t"),
+    ):
+        with pytest.raises(PlanError, match=instead):
+            OLD_ROWS[case](_bids(Flow("f"))).window(Tumbling(10))
 
 
 class _Latest:
