@@ -24,7 +24,7 @@ from flowcore.api.stream_joins import JOIN_WINDOW_COLUMNS, StreamJoinType
 from flowcore.api.updating_rows import find_replacing, require_replaced
 from flowcore.api.window_assigners import Length, Tumbling, build_assigner
 from flowcore.windows import TumblingWindows
-from flowcore.windows.config import LateRecords
+from flowcore.windows.config import LateRecords, require_late
 
 __all__ = ["JoiningStream"]
 
@@ -123,9 +123,11 @@ class JoiningStream(KeyedStream):
             PlanError: A column is unknown or on both sides, one side is bounded and the other is not, a side
                 has no timestamps, no watermarks or records that replace earlier ones, or an end of the
                 interval or the lateness is negative or endless.
-            InvalidWindowError: The lateness is not a number of whole milliseconds.
+            InvalidWindowError: The lateness is not a number of whole milliseconds, or ``late`` is not one of
+                the two.
         """
         name = name or self.graph.free_name("join_interval")
+        require_late(late, name)
         kinds = ("inner", "left", "right", "full")
         fields = self._join_fields(
             other, name, on, how, kinds, attributes, by_time=True, timestamps=timestamps
@@ -173,6 +175,7 @@ class JoiningStream(KeyedStream):
             InvalidWindowError: As for `join_interval`.
         """
         name = name or self.graph.free_name("join_window")
+        require_late(late, name)
         kinds = get_args(StreamJoinType)
         fields = self._join_fields(
             other, name, on, how, kinds, attributes, by_time=True, timestamps=timestamps
@@ -225,8 +228,10 @@ class JoiningStream(KeyedStream):
 
         Raises:
             PlanError: As for `join_interval`, or the direction is not ``backward``.
+            InvalidWindowError: ``late`` is not one of the two.
         """
         name = name or self.graph.free_name("join_asof")
+        require_late(late, name)
         join_checks.require_backward(name, direction)
         kinds = ("inner", "left")
         fields = self._join_fields(

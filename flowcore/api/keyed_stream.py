@@ -30,7 +30,7 @@ from flowcore.process import KeyedProcessFunction
 from flowcore.process.reducing import ReduceFunction, ReducingProcess
 from flowcore.windows import Evictor, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIns
-from flowcore.windows.config import LateRecords, WindowTime
+from flowcore.windows.config import LateRecords, WindowTime, require_late
 from flowcore.windows.triggers import Trigger
 
 __all__ = ["KeyedStream"]
@@ -83,6 +83,7 @@ class KeyedStream(StreamCore):
         """
         given_name, name = name, name or self.graph.free_name("window")
         require_final(self.operator, name, "use aggregate(by=...), which takes it back")
+        require_late(late, name)
         config = WindowConfig(
             assigner=build_assigner(windows, name), function=_NO_FUNCTION, time=time, trigger=trigger,
             evictor=evictor, allowed_lateness_ms=lateness_ms(allowed_lateness), late=late,
@@ -239,8 +240,10 @@ class KeyedStream(StreamCore):
         Raises:
             PlanError: A column is unknown, the stream is bounded or has no watermarks, or records replace
                 earlier ones.
+            InvalidWindowError: ``late`` is not one of the two.
         """
         node, name = self.operator, name or self.graph.free_name("sort_by_event_time")
+        require_late(late, name)
         window_checks.require_sortable(node, name)
         fields = self._fields(name, attributes, key=node.key, by=resolve_key(node, name, by))
         return self.append(EventTimeSort(**fields, late=late))

@@ -1,7 +1,7 @@
 """Configuration of a window operator."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from flowcore.durations import show_ms
 from flowcore.elements import MAX_TIMESTAMP_MS
@@ -14,13 +14,28 @@ from flowcore.windows.evictors import Evictor
 from flowcore.windows.functions import WindowFunction, WindowProcess
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["LateRecords", "WindowConfig", "WindowTime"]
+__all__ = ["LateRecords", "WindowConfig", "WindowTime", "require_late"]
 
 WindowTime = Literal["event", "processing"]
 """The time that assigns records to windows."""
 
 LateRecords = Literal["drop", "side-output"]
 """What happens to a record that is too late for all its windows."""
+
+
+def require_late(late: object, operator: str | None = None) -> None:
+    """Check what is declared to happen to late records, by windows, a join or a sort.
+
+    Raises:
+        InvalidWindowError: It is not a choice.
+    """
+    if late not in get_args(LateRecords):
+        where = "" if operator is None else f"operator {operator!r}: "
+        msg = (
+            f"{where}late={late!r} is not a choice: it would not be known what happens to late records; pass "
+            "'drop' or 'side-output'"
+        )
+        raise InvalidWindowError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +72,7 @@ class WindowConfig:
         if self.time not in ("event", "processing"):
             msg = f"time={self.time!r} is not a choice: pass 'event' or 'processing'"
             raise InvalidWindowError(msg)
-        if self.late not in ("drop", "side-output"):
-            msg = f"late={self.late!r} is not a choice: pass 'drop' or 'side-output'"
-            raise InvalidWindowError(msg)
+        require_late(self.late)
         if self.allowed_lateness_ms < 0:
             msg = (
                 f"allowed_lateness={show_ms(self.allowed_lateness_ms)} is negative: windows would be deleted "
