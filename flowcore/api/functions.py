@@ -4,14 +4,15 @@ A plain function is called for each record and keeps no record. A *rich* functio
 its own; it may have ``open()`` and ``close()``, which are called before and after its records.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from flowcore.errors import PlanError
 
-__all__ = ["RichFunction", "is_rich", "name_of", "promises", "require_function"]
+__all__ = ["RichFunction", "is_rich", "name_of", "promises", "require_arguments", "require_function"]
 
 
 class RichFunction:
@@ -77,21 +78,65 @@ def promises(function: object, operator: str) -> Mapping[str, bool]:
     }
 
 
-def require_function(function: object, operator: str) -> None:
-    """Check that a function can be called with one record.
+def require_function(function: object, operator: str, arguments: Sequence[str] = ("record",)) -> None:
+    """Check that a function can be called with a record, or with other arguments.
 
     Raises:
-        PlanError: The object is not callable, or is a class whose instances are.
+        PlanError: The object is not callable, is a class whose instances are, takes another number of
+            arguments, or is a coroutine function.
     """
     if isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__):
         msg = (
-            f"operator {operator!r}: {function.__name__} is a class: called with a record it would make a "
-            f"function of it; pass an object, for instance {function.__name__}()"
+            f"operator {operator!r}: {function.__name__} is a class: called with a {arguments[0]} it would "
+            f"make a function of it; pass an object, for instance {function.__name__}()"
         )
         raise PlanError(msg)
     if not callable(function):
-        msg = f"operator {operator!r}: {function!r} cannot be called with a record; pass a function"
+        msg = f"operator {operator!r}: {function!r} cannot be called with a {arguments[0]}; pass a function"
         raise PlanError(msg)
+    if isinstance(function, RichFunction) and type(function).__call__ is RichFunction.__call__:
+        name = type(function).__name__
+        msg = (
+            f"operator {operator!r}: {name} inherits __call__ of RichFunction, which raises "
+            f"NotImplementedError: each call would fail; define __call__(self, {', '.join(arguments)}) in it"
+        )
+        raise PlanError(msg)
+    require_arguments(function, operator, arguments)
+
+
+def require_arguments(
+    function: Callable[..., Any], operator: str, arguments: Sequence[str], method: str = ""
+) -> None:
+    """Check that a call with these arguments can work, as far as Python knows the signature.
+
+    Args:
+        method: The name of the method, if the function is a method of a user's object.
+
+    Raises:
+        PlanError: The function takes another number of arguments, or nothing would await its result.
+    """
+    name = method or name_of(function)
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        msg = (
+            f"operator {operator!r}: {name} is an async def: a call would return a coroutine, which nothing "
+            "awaits; pass a function without async"
+        )
+        raise PlanError(msg)
+    try:
+        # What a decorator wraps may take arguments that the decorator adds.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (ValueError, TypeError):
+        return  # such as of some built-in functions
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        given, taken = ", ".join(arguments), ", ".join(signature.parameters)
+        msg = (
+            f"operator {operator!r}: {name}({taken}) is called with ({given}): {error}, so that each call "
+            f"would fail; pass a function of ({given})"
+        )
+        raise PlanError(msg) from None
 
 
 def name_of(function: object) -> str:

@@ -170,7 +170,7 @@ class KeyedStream(StreamCore):
         name = name or self.graph.free_name("reduce")
         ttl_ms = checks.ttl_ms(name, ttl)
         require_final(self.operator, name, "use aggregate(by=...), or process(by=...) for that")
-        require_function(function, name)
+        require_function(function, name, ("kept", "new"))
         types = Schema.parse(schema)
         fields = self._keyed_fields(name, by, types.names, flush, attributes, columns=types.names)
         keys = fields["by"]

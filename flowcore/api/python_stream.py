@@ -149,9 +149,14 @@ class PythonStream(StreamCore):
                 that it returns are checked against this when the stage runs.
             realtime: It uses only what Spark's real-time mode allows, so the query may run in it.
             attributes: Its attributes; by default none is assumed.
+
+        Raises:
+            PlanError: ``function`` is not a function of one argument.
         """
+        name = name or self.graph.free_name("apply")
+        require_function(function, name, ("frame",))
         columns = self.columns if schema is None else Schema.parse(schema).names
-        fields = self._fields(name or self.graph.free_name("apply"), attributes, columns=columns)
+        fields = self._fields(name, attributes, columns=columns)
         return self.append(Apply(**fields, function=function, realtime=realtime))
 
     def co_group(
@@ -199,7 +204,7 @@ class PythonStream(StreamCore):
             )
         if function is None or schema is None:
             return self._grouped(right, name, pairs, aggregates, attributes)
-        require_function(function, name)
+        require_function(function, name, ("key", "left", "right"))
         lists = {column: f"collect_list({column[1:]})" for column in GROUPED}
         groups = self._grouped(right, f"{name}_groups", pairs, lists, None)
         keys = tuple(mine for mine, _ in pairs)
@@ -251,7 +256,7 @@ class PythonStream(StreamCore):
 
     def _function_name(self, kind: str, name: str | None, function: object) -> str:
         name = name or self.graph.free_name(kind)
-        require_function(function, name)
+        require_function(function, name, ("batch",) if kind == "map_batches" else ("record",))
         return name
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression, resolve
-from flowcore.api.functions import require_function
+from flowcore.api.functions import name_of, require_arguments, require_function
 from flowcore.api.missing_watermarks import find_missing_watermarks
 from flowcore.api.operators import Operator
 from flowcore.api.updating_rows import find_origin, find_replacing
@@ -266,9 +266,16 @@ def reads_records(config: WindowConfig) -> bool:
 
 def process_function(function: Any, name: str) -> ProcessFunction:
     """Check a process function of windows, or make one of a plain function."""
-    if isinstance(function, type) or not callable(getattr(function, "process", None)):
-        require_function(function, name)
+    if isinstance(function, type):
+        refuse(
+            f"operator {name!r}: {function.__name__} is a class: each window would make an object of it, "
+            f"and emit nothing; pass an object, for instance {function.__name__}(), or a function"
+        )
+    process = getattr(function, "process", None)
+    if not callable(process):
+        require_function(function, name, ("context", "records"))
         return PlainProcess(function)
+    require_arguments(process, name, ("context", "records"), f"process of {name_of(function)}")
     if not callable(getattr(function, "clear", None)):
         refuse(
             f"operator {name!r}: {function!r} has process and no clear, which is called when a window "
@@ -280,7 +287,12 @@ def process_function(function: Any, name: str) -> ProcessFunction:
 
 def require_aggregate_function(function: Any, name: str) -> None:
     """Check for an object with the four methods of an aggregate."""
-    methods = ("create", "add", "merge", "result")
+    methods = {
+        "create": (),
+        "add": ("accumulator", "record"),
+        "merge": ("first", "second"),
+        "result": ("accumulator",),
+    }
     missing = [method for method in methods if not callable(getattr(function, method, None))]
     if missing or isinstance(function, type):
         what = f"has no {', '.join(missing)}" if missing else "is a class; pass an object of it"
@@ -288,6 +300,8 @@ def require_aggregate_function(function: Any, name: str) -> None:
             f"operator {name!r}: {function!r} is not an aggregate function: it {what}; it needs create(), "
             "add(accumulator, record), merge(first, second) and result(accumulator)"
         )
+    for method, arguments in methods.items():
+        require_arguments(getattr(function, method), name, arguments, f"{method} of {name_of(function)}")
 
 
 def require_keyed_process(function: Any, name: str) -> None:
@@ -302,6 +316,19 @@ def require_keyed_process(function: Any, name: str) -> None:
             f"operator {name!r}: {function!r} is not a KeyedProcessFunction: it could have neither state nor "
             "timers; inherit from it, or use map"
         )
+    what = name_of(function)
+    if function.by_batch():
+        require_arguments(
+            function.process_batch, name, ("keys", "batch", "context"), f"process_batch of {what}"
+        )
+        return
+    process = function.process
+    if getattr(process, "__func__", process) is KeyedProcessFunction.process:
+        refuse(
+            f"operator {name!r}: {what} has neither process nor process_batch: the first record would fail; "
+            "define process(self, record, context)"
+        )
+    require_arguments(process, name, ("record", "context"), f"process of {what}")
 
 
 def require_reducible(node: Operator, name: str, columns: Sequence[str], keys: Sequence[str]) -> None:

@@ -142,7 +142,7 @@ class WindowedStream(Generic[_StreamT]):
         """
         if name is not None:
             return self._named(name).reduce(function, then=then, schema=schema)
-        require_function(function, self.name)
+        require_function(function, self.name, ("kept", "new"))
         values = tuple(column for column in self.template.uses if column not in self.template.by)
         return self._append(WindowReduce(function, self._then(then, schema)), schema, values=values)
 

@@ -30,15 +30,17 @@ LATE = r"operator '\w+': late='side_output' is not a choice: .*pass 'drop' or 's
 
 MISTAKES: dict[str, tuple[Callable[[TimedStreams], object], str]] = {
     "late-interval": (
-        lambda g: g.bids.join_interval(g.asks, on="id", before=HOUR, after=HOUR, late="side_output"), LATE,
+        lambda g: g.bids.join_interval(g.asks, on="id", before=HOUR, after=HOUR, late="side_output"),
+        LATE,
     ),
     "late-window-join": (
-        lambda g: g.bids.join_window(g.asks, Tumbling(1), on="id", late="side_output"), LATE,
+        lambda g: g.bids.join_window(g.asks, Tumbling(1), on="id", late="side_output"),
+        LATE,
     ),
     "late-as-of": (lambda g: g.bids.join_asof(g.asks, on="id", late="side_output"), LATE),
     "late-sort": (lambda g: g.bids.sort_by_event_time(late="side_output"), LATE),
     "late-window": (lambda g: g.bids.window(Tumbling(1), late="side_output"), LATE),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MISTAKES)

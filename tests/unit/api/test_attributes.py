@@ -14,12 +14,12 @@ from flowcore import (
     OperatorAttributes,
     OperatorAttributesBuilder,
     Parquet,
-    RichFunction,
     Stream,
 )
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.fingerprint import fingerprint_operators
+from tests.idle_functions import IdleRich
 
 ROW = "a INT, b STRING"
 SAFE = {
@@ -73,12 +73,12 @@ def _declares(**values: Any) -> Callable[[Any], Any]:
     return function
 
 
-class _Rich(RichFunction):
+class _Rich(IdleRich):
     def keep(self, record: Any) -> Any:
         return record
 
 
-class _Frugal(RichFunction):
+class _Frugal(IdleRich):
     def is_output_value_stored(self) -> bool:
         return False
 

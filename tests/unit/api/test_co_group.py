@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, RichFunction, Stream
+from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, Stream
 from flowcore.api.co_groups import BatchGroupFunction, RecordGroupFunction
 from flowcore.api.functions import name_of
 from flowcore.api.operators import CoGroup
@@ -15,6 +15,7 @@ from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.planner.views.details import collect_details
+from tests.idle_functions import IdleRich
 
 
 def _sides(flow: Flow) -> tuple[Stream, Stream]:
@@ -141,7 +142,7 @@ def test_function_of_groups_has_the_identity_of_the_users_function(kind: Callabl
 def test_co_group_of_a_rich_function_may_keep_its_output() -> None:
     """As for every operator, its output is copied unless it declares otherwise."""
     plain = _grouped(_every, schema="n INT").attributes()
-    rich = _grouped(RichFunction(), schema="n INT").attributes()
+    rich = _grouped(IdleRich(), schema="n INT").attributes()
 
     assert not plain.output_value_stored
     assert rich.output_value_stored

@@ -9,12 +9,12 @@ import pytest
 from flowcore import (
     Flow,
     KafkaTopic,
-    KeyedProcessFunction,
     Stream,
     bounded_out_of_orderness,
 )
 from flowcore.api.operators import KeyedProcess
 from flowcore.errors import PlanError
+from tests.idle_functions import IdleProcess
 
 BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
 
@@ -24,7 +24,7 @@ def _bids(flow: Flow | None = None, name: str = "bids", **topic: Any) -> Stream:
     return (flow or Flow("f")).read(name, KafkaTopic(name, schema=BID, **topic))
 
 
-class _Alarm(KeyedProcessFunction):
+class _Alarm(IdleProcess):
     pass
 
 

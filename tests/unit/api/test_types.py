@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from flowcore import Csv, Flow, Json, KafkaTopic, KeyedProcessFunction, Parquet, Tumbling, monotonous
+from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Tumbling, monotonous
 from flowcore.api.flow import Stream
 from flowcore.errors import PlanError
+from tests.idle_functions import IdleProcess
 
 SCHEMA = (
     "id BIGINT, name STRING, tags ARRAY<STRING>, place STRUCT<x: INT, y: INT>, path STRUCT<at: ARRAY<INT>>"
@@ -70,7 +71,7 @@ def test_join_has_the_types_of_both_sides() -> None:
 
 KEYED: dict[str, Callable[[Stream, str], Stream]] = {
     "window": lambda rows, by: rows.window(Tumbling(10), by=by, name="it").aggregate(n="count(*)"),
-    "process": lambda rows, by: rows.process(KeyedProcessFunction(), by=by, schema="id INT", name="it"),
+    "process": lambda rows, by: rows.process(IdleProcess(), by=by, schema="id INT", name="it"),
     "reduce": lambda rows, by: rows.reduce(lambda kept, _: kept, by=by, schema=SCHEMA, name="it"),
     "expiring": lambda rows, by: rows.aggregate(by=by, n="count(*)", ttl=HOUR, name="it"),
     "deduplicate": lambda rows, by: rows.deduplicate(by=by, within=HOUR, name="it"),

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from flowcore import Csv, Flow, KafkaTopic, KeyedProcessFunction, Stream, Tumbling, monotonous
+from flowcore import Csv, Flow, KafkaTopic, Stream, Tumbling, monotonous
 from flowcore.cli.broker import broker
 from flowcore.cli.run import Terminal, describe_open, run
 from flowcore.errors import RunError
@@ -24,6 +24,7 @@ from flowcore.metrics.progress import QueryProgress
 from flowcore.planner import plan_flow
 from flowcore.spark.run.bounded_stages import StageProgress, StageState
 from flowcore.spark.run.live_runs import LiveRuns
+from tests.idle_functions import IdleProcess
 from tests.waiting import wait_until
 
 
@@ -40,7 +41,7 @@ def test_slice_names_the_operators_that_wait_for_event_time() -> None:
     flow = Flow("site")
     clicks = _clicks(flow)
     clicks.window(Tumbling(10), by="user", name="sums").aggregate(n="sum(n)").write("out", KafkaTopic("sums"))
-    silent = clicks.process(KeyedProcessFunction(), by="user", schema="user STRING", name="silent")
+    silent = clicks.process(IdleProcess(), by="user", schema="user STRING", name="silent")
     silent.write("silence", KafkaTopic("silent"))
     clicks.sort_by_event_time(name="sorted").write("in-order", KafkaTopic("in-order"))
     plan = plan_flow(flow, "slice")

@@ -16,11 +16,12 @@ import click
 import pytest
 
 import flowcore
-from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling, monotonous
+from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, monotonous
 from flowcore.cli.main import flowcore as command
 from flowcore.planner import plan_flow
 from flowcore.serializers.formats import registry
 from flowcore.settings import Settings
+from tests.idle_functions import IdleProcess
 
 ROOT = Path(__file__).parents[3]
 PAGES = {page.name: page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
@@ -136,11 +137,9 @@ def test_example_of_an_operator_can_be_declared(example: str) -> None:
             for part, each in {".union": live, ".co_group": rows, 'on="item"': by_item, "": by_id}.items()
             if part in example
         ),
-        "Alarm": KeyedProcessFunction,
+        "Alarm": IdleProcess,
         "per_id": live.window(Tumbling(10), by="id", late="side-output").aggregate(n="count(*)"),
-        "alarms": live.process(
-            KeyedProcessFunction(), by="id", schema="n INT", side_outputs={"rare": "n INT"}
-        ),
+        "alarms": live.process(IdleProcess(), by="id", schema="n INT", side_outputs={"rare": "n INT"}),
     }
     stream = rows if ".co_group(" in example or ".then(" in example else live
     if ".write(" in example:

@@ -9,7 +9,6 @@ from typing import Any
 from flowcore import (
     Flow,
     KafkaTopic,
-    KeyedProcessFunction,
     RichFunction,
     Stream,
     Tumbling,
@@ -17,6 +16,7 @@ from flowcore import (
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Flush, LiveQuery, Mode
 from flowcore.settings import Settings
+from tests.idle_functions import IdleProcess
 
 SALE = "shop STRING, price DOUBLE, kind STRING"
 
@@ -28,15 +28,15 @@ class Latest(RichFunction):
 
     is_output_idempotent = True  # type: ignore[assignment]
 
-    def __call__(self, record: Any) -> Any:
+    def __call__(self, record: Any, *_others: Any) -> Any:
         return record
 
 
-class Each(KeyedProcessFunction):
+class Each(IdleProcess):
     """A function that does not promise idempotent output."""
 
 
-class Ranked(KeyedProcessFunction):
+class Ranked(IdleProcess):
     """A function that promises idempotent output."""
 
     is_output_idempotent = True

@@ -9,7 +9,6 @@ from flowcore import (
     EndOfStream,
     Flow,
     KafkaTopic,
-    KeyedProcessFunction,
     OperatorAttributesBuilder,
     Parquet,
     Stream,
@@ -20,6 +19,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.views.details import collect_details
 from flowcore.windows import CountEvictor, EndOfStreamWindows
 from flowcore.windows.triggers import Count
+from tests.idle_functions import IdleProcess
 
 SALE = "shop STRING, price DOUBLE, at TIMESTAMP"
 
@@ -58,7 +58,7 @@ BEFORE: dict[str, tuple[Callable[[Flow], Stream], str]] = {
     "live-aggregate": (lambda f: _live(f).aggregate(by="shop", n="count(*)"), "at each change"),
     "join": (lambda f: _bounded(f).join(_bounded_2(f), on="shop"), "as input comes"),
     "process": (
-        lambda f: _bounded(f).process(KeyedProcessFunction(), by="shop", schema="n BIGINT", timestamp="at"),
+        lambda f: _bounded(f).process(IdleProcess(), by="shop", schema="n BIGINT", timestamp="at"),
         "as rows come and, at their end, timers are due",
     ),
 }

@@ -7,16 +7,15 @@ import pytest
 from flowcore import (
     Flow,
     KafkaTopic,
-    KeyedProcessFunction,
     OperatorAttributesBuilder,
     Parquet,
-    RichFunction,
 )
 from flowcore.api.decisions import Decision
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.settings import Settings
+from tests.idle_functions import IdleProcess, IdleRich
 
 
 def _checkpoint(mode: Mode | None, *, flushing: bool = False, **settings: str) -> Decision:
@@ -78,11 +77,11 @@ def test_buffer_is_flushed_for_a_checkpoint_on_request(flushing: bool) -> None:
     assert ("also at the end of each batch" in " ".join(flush.decision.reasons)) == flushing
 
 
-class _Keeping(RichFunction):
+class _Keeping(IdleRich):
     """Keeps records."""
 
 
-class _Process(KeyedProcessFunction):
+class _Process(IdleProcess):
     """Emits what its timers say."""
 
 

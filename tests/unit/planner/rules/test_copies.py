@@ -14,7 +14,6 @@ from flowcore import (
     OperatorAttributes,
     OperatorAttributesBuilder,
     Parquet,
-    RichFunction,
     Stream,
 )
 from flowcore.api.operators import Operator, PythonOperator
@@ -23,6 +22,7 @@ from flowcore.planner.model import Chain
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.copies import build_chains, choose_copy
 from flowcore.settings import Settings
+from tests.idle_functions import IdleRich
 
 ROW = "a INT, b STRING"
 
@@ -67,7 +67,7 @@ def _same(record: Any) -> Any:
     return record
 
 
-class _Rich(RichFunction):
+class _Rich(IdleRich):
     pass
 
 

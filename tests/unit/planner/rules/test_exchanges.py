@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Tumbling
+from flowcore import Flow, KafkaTopic, Parquet, Tumbling
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.watermarks import periodic
+from tests.idle_functions import IdleProcess
 from tests.unit.api.windowed import bids_of
 
 
@@ -18,7 +19,7 @@ def test_operators_with_state_of_a_source_share_a_query_with_an_exchange_for_eac
     bids = bids_of(flow)
     first = bids.window(Tumbling(10), late="side-output", name="first").aggregate(n="count(*)")
     first.window(Tumbling(10), name="second").aggregate(m="sum(n)").write("again", KafkaTopic("again"))
-    first.process(KeyedProcessFunction(), schema="n BIGINT", name="third").write("odd", KafkaTopic("odd"))
+    first.process(IdleProcess(), schema="n BIGINT", name="third").write("odd", KafkaTopic("odd"))
     first.write("results", KafkaTopic("results"))
     first.late.write("late", KafkaTopic("late"))
     bids.window(Tumbling(20), name="longer").aggregate(n="count(*)").write("longer_n", KafkaTopic("longer"))
@@ -154,7 +155,7 @@ def test_an_aggregate_that_does_not_run_by_key_group_is_refused_beside_state(beh
         half = bids.aggregate(by="category", m="median(price)", name="half")
         half.write("halves", KafkaTopic("halves"))
         assert plan_flow(flow).live_queries
-        ones = half.select("1L AS n").process(KeyedProcessFunction(), by="n", schema="n BIGINT")
+        ones = half.select("1L AS n").process(IdleProcess(), by="n", schema="n BIGINT")
         ones.write("out", KafkaTopic("out"))
 
     with pytest.raises(PlanError, match=r"or cut the flow between them with \.through\('topic'\)$") as no:

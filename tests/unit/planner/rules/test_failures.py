@@ -9,7 +9,6 @@ import pytest
 from flowcore import (
     Flow,
     KafkaTopic,
-    KeyedProcessFunction,
     OperatorAttributesBuilder,
     Parquet,
     Stream,
@@ -19,6 +18,7 @@ from flowcore.api.windowed_stream import WindowedStream
 from flowcore.planner import plan_flow
 from flowcore.planner.views.details import collect_details
 from flowcore.windows import CountEvictor
+from tests.idle_functions import IdleProcess
 
 SALE = "shop STRING, price DOUBLE"
 
@@ -36,7 +36,7 @@ def _all(_context: Any, values: Any) -> Any:
 
 
 def _processed(stream: Stream, name: str = "mapped") -> Stream:
-    return stream.process(KeyedProcessFunction(), by="shop", schema=SALE, name=name)
+    return stream.process(IdleProcess(), by="shop", schema=SALE, name=name)
 
 
 def _windowed(stream: Stream, **windows: Any) -> WindowedStream:
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     "downstream-of-batches-of-a-process": (
         lambda f: _mapped(
             _live(f)
-            .process(KeyedProcessFunction(), by="shop", schema=SALE)
+            .process(IdleProcess(), by="shop", schema=SALE)
             .map_batches(_same, schema=SALE, name="batched")
         ),
         "stops the query", "batched gets batches",

@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, KeyedProcessFunction, RichFunction, Tumbling
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Tumbling
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, find_differences
 from flowcore.spark.run.running_query import uses_processing_time
+from tests.idle_functions import IdleRich
 
 SALE = "shop STRING, price DOUBLE"
 FLUSH = timedelta(minutes=2)
 
 
-class Latest(RichFunction):
+class Latest(IdleRich):
     """Its output replaces earlier output of the same shop."""
 
     def is_output_idempotent(self) -> bool:

@@ -15,13 +15,13 @@ from flowcore import (
     OperatorAttributes,
     OperatorAttributesBuilder,
     Parquet,
-    RichFunction,
     Stream,
 )
 from flowcore.api.operators import Filter, FlatMap, Map, Operator, Read, Where, Write
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.pushdown import push_filters
 from flowcore.planner.ways import find_upstream
+from tests.idle_functions import IdleRich
 
 ROW = "a INT, b INT"
 REPLACING = OperatorAttributesBuilder().set_output_idempotent(True)
@@ -32,7 +32,7 @@ def _same(record: Any) -> Any:
     return record
 
 
-class _Rich(RichFunction):
+class _Rich(IdleRich):
     """A function that may count its records, although it keeps none."""
 
     def is_output_value_stored(self) -> bool:

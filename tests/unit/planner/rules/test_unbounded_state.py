@@ -13,7 +13,6 @@ from flowcore import (
     Flow,
     Global,
     KafkaTopic,
-    KeyedProcessFunction,
     Parquet,
     Stream,
     Tumbling,
@@ -22,11 +21,12 @@ from flowcore import (
 from flowcore.planner import plan_flow
 from flowcore.windows.functions import WindowContext
 from flowcore.windows.triggers import Count, Purging
+from tests.idle_functions import IdleProcess
 
 SALE = "shop STRING, price BIGINT, at TIMESTAMP"
 
 
-class _Seen(KeyedProcessFunction):
+class _Seen(IdleProcess):
     """Keeps what it likes."""
 
 

@@ -10,10 +10,10 @@ from flowcore import (
     OperatorAttributes,
     OperatorAttributesBuilder,
     Parquet,
-    RichFunction,
     Stream,
 )
 from pipelines.auctions.flow import flow as reference
+from tests.idle_functions import IdleRich
 
 SALE = "shop STRING, price DOUBLE"
 
@@ -263,7 +263,7 @@ def _dearest(frame: object) -> object:
     return frame
 
 
-def _same(record: Any) -> Any:
+def _same(record: Any, *_others: Any) -> Any:
     return record
 
 
@@ -280,18 +280,18 @@ def _best(key: Any, left: Any, right: Any) -> Iterator[Any]:
     yield from right
 
 
-class _Lookup(RichFunction):
+class _Lookup(IdleRich):
     """Keeps what it likes."""
 
 
-class _Latest(RichFunction):
+class _Latest(IdleRich):
     """Its output replaces earlier output of the same shop."""
 
     def is_output_idempotent(self) -> bool:
         return True
 
 
-class _Trusted(RichFunction):
+class _Trusted(IdleRich):
     """Keeps none of its output records."""
 
     def is_output_value_stored(self) -> bool:

@@ -7,7 +7,6 @@ from flowcore import (
     EndOfStream,
     Flow,
     KafkaTopic,
-    KeyedProcessFunction,
     Parquet,
     Session,
     Stream,
@@ -15,6 +14,7 @@ from flowcore import (
     bounded_out_of_orderness,
 )
 from flowcore.windows.triggers import Count, Purging
+from tests.idle_functions import IdleProcess
 from tests.unit.planner.views.native_flows import SALE, _bids, _keep, _Latest, _same, _twice
 
 
@@ -136,7 +136,7 @@ def flushed_by_key_group() -> Flow:
     return flow
 
 
-class _Alarm(KeyedProcessFunction):
+class _Alarm(IdleProcess):
     """Rings."""
 
 

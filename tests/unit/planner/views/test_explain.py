@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, KeyedProcessFunction
+from flowcore import Flow, KafkaTopic
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
+from tests.idle_functions import IdleProcess
 from tests.unit.planner.views.native_flows import NATIVE_FLOWS
 from tests.unit.planner.views.stateful_flows import STATEFUL_FLOWS
 
@@ -119,7 +120,7 @@ def test_plan_names_dead_letter_topics_by_their_topic(form: str) -> None:
     flow = Flow("shop")
     bids = flow.read("bids", KafkaTopic("raw-bids", schema="shop STRING, price DOUBLE"))
     named = bids.map(dict, schema="shop STRING", name="named")
-    named.process(KeyedProcessFunction(), by="shop", schema="shop STRING").write("out", KafkaTopic("out"))
+    named.process(IdleProcess(), by="shop", schema="shop STRING").write("out", KafkaTopic("out"))
 
     shown = FORMS[form](plan_flow(flow)) + plan_flow(flow).explain(verbose=True)
 
