@@ -30,6 +30,7 @@ from flowcore.api.operators import (
     Window,
     WithColumns,
     WithEventTime,
+    Write,
 )
 from flowcore.api.resolution import rename_selected
 from flowcore.api.retraction import IS_DELETED
@@ -139,6 +140,8 @@ def explain_replaced(node: Operator) -> Decision | None:
     replacing = next(filter(None, map(find_replacing, node.inputs[:1])), None)
     if replacing is None:
         return None
+    if isinstance(node, Write):
+        return _explain_added(node, replacing)
     if isinstance(node, Window | Reduce):
         return Decision(
             f"counts each replacement of {replacing.name}",
@@ -160,6 +163,22 @@ def explain_replaced(node: Operator) -> Decision | None:
             return None
     return Decision(
         f"does not retract rows of {replacing.name}", (f"a row {dropped} in the output",), (change,)
+    )
+
+
+def _explain_added(sink: Write, replacing: Operator) -> Decision | None:
+    """What a sink does with rows that replace earlier ones, if its rows cannot replace each other.
+
+    Only those of windows reach such a sink, since the columns of a window can say which firing is the last.
+    """
+    if sink.is_cut or (sink.topic is not None and sink.key is not None):
+        return None
+    key = ", ".join(replacing.key or ())
+    what = "rows of files do" if sink.topic is None else "records without a key do"
+    return Decision(
+        f"adds a row for each firing of {replacing.name}",
+        (f"{what} not replace earlier ones",),
+        (f"write to a KafkaTopic with key={key}, or let readers take the last firing",),
     )
 
 

@@ -160,3 +160,40 @@ def test_a_query_waits_for_results_in_the_plural() -> None:
 
     assert backlog("a") == "backlog until a is committed, and while sales lags"
     assert backlog("a", "b") == "backlog until a, b are committed, and while sales lags"
+
+
+def _firing(rows: Stream, name: str = "w") -> Stream:
+    trigger = Count(10)
+    return rows.window(Tumbling(60), by="shop", time="processing", trigger=trigger, name=name).aggregate(
+        n="count(*)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declare", "sink", "said"),
+    [
+        (_firing, Parquet("out"), "rows of files do not replace earlier ones"),
+        (lambda rows: _firing(rows).select("shop", "n"), KafkaTopic("out"), "records without a key do not"),
+        (
+            lambda rows: _firing(rows).union(_firing(rows.where("price > 1"), "more")),
+            Parquet("out"),
+            "rows of",
+        ),
+        (_firing, KafkaTopic("out"), ""),
+        (lambda rows: _firing(rows).select("shop", "n"), KafkaTopic("out", key="shop"), ""),
+        (per_minute, Parquet("out"), ""),
+    ],
+)
+def test_sinks_that_keep_each_firing_of_a_window_say_so(
+    declare: Callable[[Stream], Stream], sink: KafkaTopic | Parquet, said: str
+) -> None:
+    """A key of the topic says which row replaces which, and windows that fire once replace nothing."""
+    flow = Flow("f")
+    declare(flow.read("sales", KafkaTopic("sales", schema=SALE))).write("out", sink)
+
+    (line,) = [each.strip() for each in plan_flow(flow).explain().splitlines() if "each firing" in each] or [
+        ""
+    ]
+
+    assert line.startswith("out adds a row for each firing of w because ") == bool(said)
+    assert said in line
