@@ -28,7 +28,6 @@ __all__ = [
     "Expression",
     "find_loose_columns",
     "find_not_idempotent",
-    "find_types",
     "is_aggregate",
     "resolve",
 ]
@@ -292,38 +291,6 @@ _NAMES: dict[type[exp.Expr], str] = {
     exp.ArrayUniqueAgg: "collect_set",
 }  # fmt: skip
 """The functions as sqlglot parses them; several names share a class."""
-
-
-_COLLECTIONS: dict[type[exp.Expr], str] = {
-    exp.Array: "ARRAY", exp.RegexpSplit: "ARRAY", exp.ArrayAgg: "ARRAY", exp.ArrayUniqueAgg: "ARRAY",
-    exp.Map: "MAP", exp.VarMap: "MAP",
-}  # fmt: skip
-"""Functions that make a list or a map of anything."""
-
-
-def find_types(expressions: Iterable[tuple[str, Expression]], known: Mapping[str, str]) -> dict[str, str]:
-    """The types of ``(name, expression)`` columns where they are certain: of columns, casts and lists.
-
-    Args:
-        known: The types of the columns that the expressions read.
-
-    >>> found = [("a", Expression.parse("x", "s")), ("b", Expression.parse("cast(y as INT)", "s"))]
-    >>> find_types(found, {"x": "STRING"})
-    {'a': 'STRING', 'b': 'INT'}
-    """
-    found = {name.lower(): _find_type(each.text, known) for name, each in expressions}
-    return {name: kind for name, kind in found.items() if kind is not None}
-
-
-def _find_type(text: str, known: Mapping[str, str]) -> str | None:
-    tree = sqlglot.parse_one(text, dialect="spark").unnest()
-    match tree:
-        case exp.Column(parts=[name]):
-            return known.get(name.name.lower())
-        case exp.Cast():
-            return str(tree.to.sql("spark"))
-        case _:
-            return _COLLECTIONS.get(type(tree))
 
 
 def find_loose_columns(text: str) -> tuple[str, ...]:

@@ -193,6 +193,8 @@ class Flow(Graph):
             )
         schema = Schema.parse(source.schema)
         connector_checks.require_readable(name, source)
+        if isinstance(source, Files):
+            type_checks.require_read_types(name, source, schema)
         bounded = not isinstance(source, KafkaTopic) or source.until is not None
         key = resolve_replaced_key(name, source, schema)
         updating = key is not None and not bounded

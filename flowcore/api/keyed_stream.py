@@ -12,7 +12,7 @@ from flowcore.api.functions import require_function
 from flowcore.api.graph import StreamCore
 from flowcore.api.missing_watermarks import find_missing_watermarks
 from flowcore.api.operators import Deduplicate, EventTimeSort, Ranked, SideOutput
-from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
+from flowcore.api.resolution import parse_gap, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, Reduce, find_side_columns
 from flowcore.api.updating_rows import find_replacing, require_final
@@ -92,9 +92,7 @@ class KeyedStream(StreamCore):
         row_time = None if timestamp is None else parse_row_time(self.operator, name, timestamp)
         window_checks.require_windows(self.operator, name, config, row_time)
         gap = windows.gap if isinstance(windows, Session) and isinstance(windows.gap, str) else None
-        computed = (
-            () if gap is None else ((GAP_COLUMN, parse_row(self.operator, name, gap, where=f"gap={gap!r}")),)
-        )
+        computed = () if gap is None else ((GAP_COLUMN, parse_gap(self.operator, name, gap)),)
         fields = self._keyed_fields(name, by, uses, flush, attributes)
         template = Window(**fields, config=config, computed=computed, timestamp=row_time)
         return WindowedStream(stream=self, given_name=given_name, template=template)

@@ -14,7 +14,8 @@ from flowcore.api.connector_operators import Read, Write
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.deduplication import Deduplicate
 from flowcore.api.event_time_operator import WithEventTime, find_timed
-from flowcore.api.expressions import Expression, find_not_idempotent, find_types
+from flowcore.api.expression_types import find_types
+from flowcore.api.expressions import Expression, find_not_idempotent
 from flowcore.api.functions import name_of
 from flowcore.api.history_operator import WithHistory
 from flowcore.api.node import (

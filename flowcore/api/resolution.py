@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from flowcore.api.checks import refuse, require_distinct
 from flowcore.api.connectors import KafkaTopic, Source
-from flowcore.api.expressions import Expression, find_loose_columns, find_types, resolve
+from flowcore.api.expression_types import find_types, is_arithmetic
+from flowcore.api.expressions import Expression, find_loose_columns, resolve
 from flowcore.api.operators import Operator, PythonTransform, Read
 from flowcore.api.schema import Schema
+from flowcore.api.type_checks import require_aggregable, require_fields, require_gap
 
 __all__ = [
     "parse_aggregates",
     "parse_columns",
     "parse_condition",
+    "parse_gap",
     "parse_row",
     "parse_selection",
     "rename_selected",
@@ -74,6 +77,13 @@ def parse_row(node: Operator, name: str, text: str, *, where: str | None = None)
     return expression
 
 
+def parse_gap(node: Operator, name: str, text: str) -> Expression:
+    """Parse the gap of a session; it must be a whole number, as far as its type is known."""
+    gap = parse_row(node, name, text, where=f"gap={text!r}")
+    require_gap(node, name, gap)
+    return gap
+
+
 def parse_condition(node: Operator, name: str, text: str) -> Expression:
     """Parse a condition over single rows of ``node``; it must be BOOLEAN, as far as its type is known."""
     condition = parse_row(node, name, text)
@@ -82,6 +92,11 @@ def parse_condition(node: Operator, name: str, text: str) -> Expression:
         refuse(
             f"operator {name!r}: {text!r} is {kind} and not a condition: Spark would refuse it when it has "
             f"started; compare it, for instance '{text} IS NOT NULL'"
+        )
+    if is_arithmetic(condition.text):
+        refuse(
+            f"operator {name!r}: {text!r} computes a value and is not a condition: Spark would refuse it "
+            f"when it has started; compare it, for instance '{text} > 0'"
         )
     return condition
 
@@ -95,6 +110,8 @@ def parse_aggregates(
     for column, text in aggregates.items():
         expression = Expression.parse(text, name)
         resolve(expression.columns, node.columns, name, f"{text!r}")
+        require_fields(node, name, text, expression)
+        require_aggregable(node, name, f"{column}={text!r}", expression.text)
         loose = [] if expression.star else find_loose_columns(expression.text)
         loose = [read for read in loose if read.lower() not in grouped]
         if expression.star or (loose and not expression.aggregates):
@@ -224,6 +241,7 @@ def _require_row_wise(
 ) -> None:
     """Check an expression over single rows; ``explodes``: it may turn one of them into several."""
     resolve(expression.columns, node.columns, name, where or f"{text!r}")
+    require_fields(node, name, text, expression)
     if expression.star:
         refuse(f"operator {name!r}: '*' stands for all columns, and one value is needed here; name a column")
     if expression.windowed and not node.bounded:

@@ -8,15 +8,28 @@ from collections.abc import Sequence
 
 from flowcore.api.checks import refuse
 from flowcore.api.connectors import Csv, Files, KafkaTopic
+from flowcore.api.expression_types import (
+    TypedArgument,
+    find_arguments,
+    find_struct_fields,
+    find_types,
+    read_fields,
+)
+from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator, StatefulOperator
 from flowcore.api.schema import Schema, fits
 from flowcore.api.value_formats import value_schema
 
 __all__ = [
+    "require_aggregable",
     "require_comparable",
     "require_crossing",
+    "require_fields",
     "require_file_types",
+    "require_gap",
     "require_keys",
+    "require_ordered",
+    "require_read_types",
     "require_same_types",
     "require_united",
     "require_written_types",
@@ -172,6 +185,101 @@ def require_file_types(node: Operator, name: str, sink: Files) -> None:
                 f"when it has started; write for instance with_columns({column}='to_json({column})'), or "
                 "write Parquet or Json"
             )
+
+
+def require_read_types(name: str, source: Files, schema: Schema) -> None:
+    """Check that files can have values of the types of a schema.
+
+    Raises:
+        PlanError: A column of CSV is a list, a map or a struct.
+    """
+    for column in schema.columns if isinstance(source, Csv) else ():
+        if _family(column.type) in _NESTED:
+            refuse(
+                f"source {name!r}: {column.name!r} is {column.type}, and a CSV file has single values only: "
+                f"Spark would refuse it when it has started; declare '{column.name} STRING', and read it for "
+                "instance with from_json or split"
+            )
+
+
+def require_fields(node: Operator, name: str, text: str, expression: Expression) -> None:
+    """Check that the fields that an expression reads exist, as far as the types of columns are known.
+
+    Raises:
+        PlanError: A struct has no such field, or single values have none.
+    """
+    if not any(expression.fields):
+        return
+    for column, kind, field in read_fields(expression.text, node.types()):
+        family, known = _family(kind), find_struct_fields(kind)
+        if family in {"", "ARRAY", "MAP"} or field.lower() in map(str.lower, known):
+            continue  # a field of an array is the array of those of its elements; one of a map is a key
+        what = f"which has the fields {', '.join(known)}" if known else "which has no fields"
+        refuse(
+            f"operator {name!r}: {text!r} reads the field {field!r} of {column!r}, which is {kind}, {what}: "
+            "Spark would refuse it when it has started; correct the name, or the schema"
+        )
+
+
+def require_aggregable(node: Operator, name: str, where: str, text: str, *, casts: bool = True) -> None:
+    """Check the arguments of built-in aggregates, as far as their types are known.
+
+    Args:
+        casts: Spark computes the aggregates, and casts text.
+
+    Raises:
+        PlanError: A sum or a mean is not of numbers, or a function of conditions has something else.
+    """
+    for argument in find_arguments(text, node.types()):
+        family, wanted = _family(argument.kind), "BOOLEAN" if argument.condition else "number"
+        if family in {"", wanted} or (family == "text" and casts):
+            continue
+        what = "condition" if argument.condition else "number"
+        refuse(
+            f"operator {name!r}: {where}: {argument.text!r} is {argument.kind} and not a {what}: it would be "
+            f"refused when Spark has started; pass for instance {_suggest_argument(argument)!r}"
+        )
+
+
+def _suggest_argument(argument: TypedArgument) -> str:
+    """What an aggregate function takes of a value of another type."""
+    family, text = _family(argument.kind), argument.text
+    if argument.condition:
+        return f"{text} > 0" if family == "number" else f"{text} IS NOT NULL"
+    if family in _NESTED:
+        return f"size({text})"
+    return f"unix_date({text})" if argument.kind == "DATE" else f"CAST({text} AS DOUBLE)"
+
+
+def require_ordered(node: Operator, name: str, columns: Sequence[str]) -> None:
+    """Check that the columns of an order have values of which one is larger, as far as types are known.
+
+    Raises:
+        PlanError: A column is a map, or of an unbounded stream a list or a struct, which Spark itself orders.
+    """
+    known, refused = node.types(), {"MAP"} if node.bounded else _NESTED
+    for column in columns:
+        kind = known.get(column.lower(), "")
+        if _family(kind) in refused:
+            refuse(
+                f"operator {name!r}: order by {column!r}, which is {kind}: which value is larger is not "
+                "defined for arrays, maps and structs; order by one of its fields, computed by with_columns "
+                "before it"
+            )
+
+
+def require_gap(node: Operator, name: str, gap: Expression) -> None:
+    """Check that the gap of a session is a number of milliseconds, as far as its type is known.
+
+    Raises:
+        PlanError: It is of another type.
+    """
+    kind = find_types([("", gap)], node.types()).get("", "")
+    if _family(kind) not in {"", "number"}:
+        refuse(
+            f"operator {name!r}: gap={gap.text!r} is {kind} and not a number of milliseconds: it would not "
+            f"be known when a session ends; pass for instance Session('CAST({gap.text} AS BIGINT)')"
+        )
 
 
 def _spell(kind: str) -> str:

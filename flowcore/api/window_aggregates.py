@@ -14,6 +14,7 @@ from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
 from flowcore.api.resolution import parse_row
+from flowcore.api.type_checks import require_aggregable
 from flowcore.windows.built_in import FOLDS, BuiltIn
 
 __all__ = ["AggregatePlace", "WindowAggregates", "parse_window_aggregates"]
@@ -97,7 +98,8 @@ def _built_in(
 ) -> BuiltIn:
     """Parse one function call with its arguments and its treatment of nulls."""
     where = f"operator {name!r}: {column}={text!r}"
-    Expression.parse(text, name)
+    parsed = Expression.parse(text, name).text
+    require_aggregable(node, name, f"{column}={text!r}", parsed, casts=node.bounded)
     tokens = sqlglot.tokenize(text, dialect="spark")
     opening = tokens[1] if len(tokens) > 1 else None
     if opening is None or opening.token_type is not TokenType.L_PAREN:

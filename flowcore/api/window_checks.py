@@ -12,6 +12,7 @@ from flowcore.api.expressions import Expression, resolve
 from flowcore.api.functions import name_of, require_arguments, require_function
 from flowcore.api.missing_watermarks import find_missing_watermarks
 from flowcore.api.operators import Operator
+from flowcore.api.type_checks import require_ordered
 from flowcore.api.updating_rows import find_origin, find_replacing
 from flowcore.api.window_assigners import GapColumn
 from flowcore.api.window_operator import Window
@@ -181,6 +182,7 @@ def rank_order(
             column, direction = words[0], words[1].lower()
         (known,) = resolve((column.strip("`"),), node.columns, name, f"order={text!r}")
         found.append((known, direction == "desc"))
+    require_ordered(node, name, [column for column, _ in found])
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Tumbling, monotonous
+from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Session, Tumbling, monotonous
 from flowcore.api.flow import Stream
 from flowcore.errors import PlanError
 from tests.idle_functions import IdleProcess
@@ -293,3 +293,58 @@ def test_explode_of_a_map_is_refused(call: str) -> None:
     with pytest.raises(PlanError, match=r"explodes a map, .* write 'explode\(map_entries\(.*\)\) as entry'"):
         rows.select("id", f"{call} as size")
     assert rows.select("id", "explode(map_entries(sizes)) as entry").columns == ("id", "entry")
+
+
+REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
+    "field": (lambda rows: rows.select("place.z as z"), "reads the field 'z' of 'place', .* the fields x, y"),
+    "field-in-field": (
+        lambda rows: rows.where("path.at.x > 1 and place.x.y > 2"),
+        "reads the field 'y' of 'place.x', which is INT, which has no fields",
+    ),
+    "field-of-text": (
+        lambda rows: rows.aggregate(by="id", n="max(name.first)"),
+        "'first' of 'name', which is STRING, which has no fields",
+    ),
+    "order": (lambda rows: rows.top_n(2, by="id", order="place desc"), "order by 'place', which is STRUCT<"),
+    "gap": (
+        lambda rows: rows.window(Session("name"), by="id"),
+        r"gap='name' is STRING and not a number of.*Session\('CAST\(name AS BIGINT\)'\)",
+    ),
+    "sum": (lambda rows: rows.aggregate(by="id", n="sum(tags)"), r"'tags' is .* a number: .*'size\(tags\)'"),
+    "sum-of-window": (
+        lambda rows: rows.window(Tumbling(1), by="id").aggregate(n="sum(name)"),
+        r"'name' is STRING and not a number: .*'CAST\(name AS DOUBLE\)'",
+    ),
+    "mean-of-distinct": (
+        lambda rows: rows.aggregate(by="name", n="1 + avg(distinct cast(name as date))"),
+        "is DATE and not a number: .*unix_date",
+    ),
+    "condition": (lambda rows: rows.aggregate(by="name", n="count_if(id)"), "'id' is BIGINT .*'id > 0'"),
+    "arithmetic": (lambda rows: rows.where("id + 1"), "'id [+] 1' computes a value and is not a condition"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_expression_of_the_wrong_type_is_refused(case: str) -> None:
+    """Spark, or the run, refuses it only when it has started."""
+    declare, message = REFUSED[case]
+
+    with pytest.raises(PlanError, match=message):
+        declare(_rows(Flow("f")))
+
+
+def test_expression_that_spark_can_type_is_accepted() -> None:
+    """Spark casts text, reads a field of each element and a key of a map, and orders tables by structs."""
+    rows = _rows(Flow("f"), schema=f"{SCHEMA}, sizes MAP<STRING, INT>, all ARRAY<STRUCT<x: INT>>")
+    table = Flow("f").read("table", Parquet("table", SCHEMA))
+
+    assert rows.select("PLACE.X as x", "all.x as xs", "sizes.small as s", "path.at[0] as at").columns
+    assert rows.aggregate(by="id", n="sum(name)", yes="count_if(id > 1)").columns
+    assert table.top_n(2, order="place").columns
+    assert rows.window(Session("cast(name as INT)"), by="id").aggregate(n="sum(id)").columns
+
+
+def test_csv_source_with_a_list_is_refused() -> None:
+    """Its sink is refused, too."""
+    with pytest.raises(PlanError, match=r"source 'in': 'tags' is ARRAY<STRING>, .*'tags STRING'"):
+        Flow("f").read("in", Csv("in", SCHEMA))
