@@ -60,11 +60,14 @@ def is_rich(function: object) -> bool:
             return True
 
 
-def promises(function: object, operator: str) -> Mapping[str, bool]:
+def promises(function: object, operator: str, *, idempotent: bool = False) -> Mapping[str, bool]:
     """The attributes of an operator that keeps no record itself, and calls this function.
 
     It declares ``is_output_value_stored`` and ``is_output_idempotent`` as attributes, properties or
     methods. By default a plain function does not use its output again, and a rich one does.
+
+    Args:
+        idempotent: Its later output replaces the earlier one, unless it declares otherwise.
 
     Raises:
         PlanError: A declaration is neither true nor false.
@@ -74,7 +77,7 @@ def promises(function: object, operator: str) -> Mapping[str, bool]:
         "output_on_checkpoint": False,
         "input_record_stored": False,
         "output_value_stored": _declared(function, "is_output_value_stored", operator, is_rich(function)),
-        "output_idempotent": _declared(function, "is_output_idempotent", operator, default=False),
+        "output_idempotent": _declared(function, "is_output_idempotent", operator, idempotent),
     }
 
 

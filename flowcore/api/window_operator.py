@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.expressions import IDEMPOTENT, Expression
+from flowcore.api.expressions import Expression
 from flowcore.api.functions import name_of, promises
 from flowcore.api.node import Operator, Origins, trace, trace_each, trace_to_all
 from flowcore.api.schema import Schema
@@ -114,30 +114,25 @@ class Window(StatefulOperator):
     def own_attributes(self) -> Mapping[str, bool]:
         """Over bounded input it emits at the end; with a key, later emissions replace earlier ones.
 
-        Its aggregates must allow that (`flowcore.api.expressions`), or its functions must declare it.
+        A process function that makes its outputs must declare that. A fold need not: a later result covers all
+        records of an earlier one, whatever the function is.
         """
         return {
             **Operator.own_attributes(self),
             "output_only_at_end": self.bounded,
-            "output_idempotent": self.key is not None
-            and all(each.function in IDEMPOTENT for _, each in self.built_in),
+            "output_idempotent": self.key is not None,
             **self._promises(),
         }
 
     def _promises(self) -> Mapping[str, bool]:
-        """The attributes that its functions declare: it stores if any function does, and the last replaces.
-
-        A reduce keeps one record for each window, which replaces the record before.
-        """
+        """The attributes that its functions declare: it stores if any function does."""
         if not self.functions:
             return {}
         plain = [each.function if isinstance(each, PlainProcess) else each for each in self.functions]
-        each = [promises(function, self.name) for function in plain]
+        folds = self.config.function.then is None and not isinstance(self.config.function, WindowProcess)
+        each = [promises(function, self.name, idempotent=folds) for function in plain]
         found = {"output_value_stored": any(promised["output_value_stored"] for promised in each)}
-        if self.config.function.then is not None:
-            found["output_idempotent"] = each[-1]["output_idempotent"]
-        elif not isinstance(self.config.function, WindowReduce):
-            found["output_idempotent"] = self.key is not None and each[-1]["output_idempotent"]
+        found["output_idempotent"] = (self.key is not None or not folds) and each[-1]["output_idempotent"]
         return found
 
     def describe(self) -> str:
