@@ -80,14 +80,19 @@ def require_columns(name: object, columns: Sequence[str], expressions: Mapping[s
         refuse("with_columns() makes no column: it has no use; pass for instance twice='price * 2'")
 
 
-def require_distinct(operator: str, columns: Sequence[str]) -> None:
-    """Check that no two columns have one name; Spark compares names without case."""
+def require_distinct(operator: str, columns: Sequence[str], change: str = "") -> None:
+    """Check that no two columns have one name; Spark compares names without case.
+
+    Args:
+        change: What to do; by default to rename a column where it is selected.
+    """
     lower = [column.lower() for column in columns]
     twice = sorted({column for column in columns if lower.count(column.lower()) > 1})
     if twice:
+        change = change or f"rename one with '{twice[0]} as another'"
         refuse(
             f"operator {operator!r} would have the output column {twice[0]!r} twice: downstream operators "
-            f"could not say which one they mean; rename one with '{twice[0]} as another'"
+            f"could not say which one they mean; {change}"
         )
 
 
@@ -166,9 +171,15 @@ def require_alike(inputs: Sequence[Operator], name: str, *, mixed: bool = False)
             )
         if first.updating or other.updating:
             node = first if first.updating else other
+            instead = (
+                "unite the inputs before they are aggregated"
+                if node.inputs
+                else f"read the topic of {node.name!r} as a table with until=, or without updating_by= if "
+                "each record counts"
+            )
             refuse(
                 f"operator {name!r}: records of {node.name!r} replace earlier ones and would be counted "
-                "again in a union; unite the inputs before they are aggregated"
+                f"again in a union; {instead}"
             )
 
 
@@ -249,5 +260,5 @@ def require_flushable(node: Operator) -> None:
     if found is not None:
         refuse(
             f"operator {node.name!r}: flush={flush}, and {found.why}: results that nothing replaces would "
-            f"be lost; {found.change}, or leave flush out"
+            f"be lost; {f'{found.change}, or ' if found.change else ''}leave flush out"
         )

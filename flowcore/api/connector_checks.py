@@ -76,10 +76,21 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
             "would be one more row; write to a KafkaTopic"
         )
     if key is None:
+        lost = _find_lost_key(node)
+        change = f"keep its key {', '.join(lost)}" if lost else f"pass key= one of {', '.join(node.columns)}"
         refuse(
             f"sink {name!r}: {node.name!r} replaces its earlier output, and no key says which record "
-            f"replaces which: readers would count both; pass key= one of {', '.join(node.columns)}"
+            f"replaces which: readers would count both; {change}"
         )
+
+
+def _find_lost_key(node: Operator) -> tuple[str, ...]:
+    """The key by which the rows of a stream replace each other, if the stream has lost a column of it."""
+    while node.key is None and node.inputs:
+        node, columns = node.inputs[0], node.columns
+        if node.key is not None and not {*node.key}.issubset(columns):
+            return node.key
+    return ()
 
 
 def require_no_key(name: str, key: object) -> None:

@@ -44,6 +44,11 @@ def build_history(
 
 
 def _require_topic(history: Operator, live: Operator, name: str) -> KafkaTopic:
+    if not history.bounded and live.bounded:
+        refuse(
+            f"operator {name!r}: {history.name!r} is unbounded, and {live.name!r} ends: no record of "
+            f"{live.name!r} would be read; the history comes first: {live.name}.then({history.name}, ...)"
+        )
     if not history.bounded:
         refuse(
             f"operator {name!r}: the history {history.name!r} is unbounded: it would never end, and no "

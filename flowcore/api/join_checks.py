@@ -51,7 +51,12 @@ def require_stream_join(
             counts, so that right ones may replace each other; or the join takes replaced ones back.
     """
     bounded = left.bounded and right.bounded
-    if (left.bounded or right.bounded) and not (bounded and by_time):
+    if bounded and not by_time:
+        refuse(
+            f"operator {name!r}: {left.name!r} and {right.name!r} are bounded: their rows do not arrive one "
+            "after the other, so that none is the latest; use join_asof(..., timestamps=(left, right))"
+        )
+    if left.bounded != right.bounded:
         ends, stream = (left, right) if left.bounded else (right, left)
         refuse(
             f"operator {name!r}: join of streams with the bounded {ends.name!r}: it has no watermarks, so "

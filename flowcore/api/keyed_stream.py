@@ -323,7 +323,7 @@ class KeyedStream(StreamCore):
                 bounded.
         """
         node, name = self.operator, name or self.graph.free_name("top_n")
-        window_checks.require_rank_name(rank, (), name)
+        window_checks.require_rank_name(rank, node.columns, name)
         if find_replacing(node) is not None:
             changing = self._fields(name, attributes, flush=flush)
             keys, ttl_ms = resolve_key(node, name, by), checks.ttl_ms(name, ttl)

@@ -182,7 +182,7 @@ class RelationalStream(StreamCore):
                 f"operator {name!r} groups and computes nothing; pass for instance total='sum(price)'"
             )
         columns = (*keys, *aggregates)
-        checks.require_distinct(name, columns)
+        checks.require_distinct(name, columns, "give the aggregate another keyword")
         fields = self._fields(
             name, attributes, flush=flush, columns=columns, key=keys, updating=not node.bounded
         )

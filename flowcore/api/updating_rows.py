@@ -240,10 +240,10 @@ def require_replaced(node: Operator, name: str, instead: str) -> Replaced:
     way = _find_way(node, replacing)
     for each in way:
         if not _is_one_by_one(each):
-            before = f", or put {each.name!r} before {replacing.name!r}" if replacing.inputs else ""
             refuse(
                 f"operator {name!r}: rows of {replacing.name!r} replace earlier ones, and {each.name!r} may "
-                f"drop or repeat some: what they replace would still be counted; {instead}{before}"
+                f"drop or repeat some: what they replace would still be counted; "
+                f"{_suggest_way(each, replacing, name, instead)}"
             )
     if isinstance(replacing, Window) and replacing.config.assigner.merging:
         refuse(
@@ -269,6 +269,29 @@ def require_replaced(node: Operator, name: str, instead: str) -> Replaced:
             f"{loses.name!r} {why}: what is deleted would still be counted; {change}"
         )
     return Replaced(node.key, deleted)
+
+
+def _suggest_way(between: Operator, replacing: Operator, name: str, instead: str) -> str:
+    """What to do about an operator between one whose rows replace each other and one that takes them back.
+
+    Args:
+        name: The latter.
+        instead: What to do about a condition.
+    """
+    found = []
+    match between:
+        case Where() | Filter():
+            found.append(instead)
+        case Union():
+            return f"put {name!r} before {between.name!r}, on each of its inputs"
+        case Join():
+            found.append("join with how='left'")
+        case FlatMap() | MapBatches():
+            found.append(f"use map with passes= in place of {between.name!r}")
+    read = between.columns_read(())
+    if replacing.inputs and read.issubset(map(str.lower, replacing.inputs[0].columns)):
+        found.append(f"put {between.name!r} before {replacing.name!r}")
+    return ", or ".join(found) or f"leave {between.name!r} out"
 
 
 def _is_one_by_one(node: Operator) -> bool:

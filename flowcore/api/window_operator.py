@@ -114,8 +114,8 @@ class Window(StatefulOperator):
     def own_attributes(self) -> Mapping[str, bool]:
         """Over bounded input it emits at the end; with a key, later emissions replace earlier ones.
 
-        A process function that makes its outputs must declare that. A fold need not: a later result covers all
-        records of an earlier one, whatever the function is.
+        A process function that makes its outputs must declare that. A fold need not: a later result covers
+        all records of an earlier one, whatever the function is.
         """
         return {
             **Operator.own_attributes(self),
@@ -296,7 +296,7 @@ class Window(StatefulOperator):
 
     def flush_obstacle(self) -> Obstacle | None:
         if self.ranking is not None:
-            return Obstacle("a window emits its ranks once", "leave flush out")
+            return Obstacle("a window emits its ranks once")
         if self.key is None and not self.attributes().output_idempotent:
             return Obstacle(
                 "an emission of its windows does not replace the earlier ones (output_idempotent)",

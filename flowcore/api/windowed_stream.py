@@ -242,7 +242,8 @@ class WindowedStream(Generic[_StreamT]):
                     f"{what} themselves: it would be there twice; leave {column} out of schema"
                 )
         columns = (*template.by, *values, *WINDOW_COLUMNS)
-        checks.require_distinct(self.name, columns)
+        change = "give the aggregate another keyword" if isinstance(function, WindowAggregate) else ""
+        checks.require_distinct(self.name, columns, change)
         key = (*template.by, *WINDOW_COLUMNS[:2]) if window_checks.replaces_itself(config) else None
         return self.stream.append(
             replace(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Tumbling, monotonous
+from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, monotonous
 from flowcore.errors import ConfigurationError
 
 SCHEMA = "id BIGINT, item STRING, price DOUBLE, at BIGINT, tags ARRAY<STRING>, size STRUCT<x: INT, y: INT>"
@@ -43,10 +43,69 @@ MISTAKES: dict[str, tuple[Callable[[TimedStreams], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
+def _firing(given: TimedStreams, name: str = "firing") -> Stream:
+    return given.bids.window(Tumbling(1), by="id", allowed_lateness=5, name=name).aggregate(n="count(*)")
+
+
+def _counts(given: TimedStreams) -> Stream:
+    return given.bids.aggregate(by="id", n="count(*)", name="counts")
+
+
+def _read_updating(given: TimedStreams) -> Stream:
+    return given.flow.read("users", KafkaTopic("users", "id BIGINT, city STRING", updating_by="id"))
+
+
+ADVICE: dict[str, tuple[Callable[[TimedStreams], object], str]] = {
+    "then-reversed": (lambda g: g.bids.then(g.table), r"the history comes first: table.then\(bids, ...\)$"),
+    "latest-of-tables": (
+        lambda g: g.table.join_latest(g.table.select("id", "usual as other"), on="id"),
+        r"are bounded: .*; use join_asof\(..., timestamps=\(left, right\)\)$",
+    ),
+    "union-of-updating": (
+        lambda g: _firing(g).union(_firing(g, "more")).aggregate(by="id", n="sum(n)", name="it"),
+        "; put 'it' before 'union_1', on each of its inputs$",
+    ),
+    "batches-of-updating": (
+        lambda g: _counts(g).map_batches(bytes, schema="id BIGINT, n BIGINT").aggregate(n="sum(n)"),
+        "; use map with passes= in place of 'map_batches_1'$",
+    ),
+    "join-of-updating": (
+        lambda g: _counts(g).join(g.table, on="id", name="both").aggregate(n="sum(n)"),
+        "; join with how='left', or put 'both' before 'counts'$",
+    ),
+    "where-of-the-other-side": (
+        lambda g: (
+            g.bids.join(g.asks, on="id", how="left", ttl=None).where("ask IS NULL").aggregate(n="count(*)")
+        ),
+        r"; put the condition into the aggregates, as in sum\(if\(condition, price, null\)\)$",
+    ),
+    "union-of-updating-sources": (
+        lambda g: [users := _read_updating(g), users.union(users)],
+        "; read the topic of 'users' as a table",
+    ),
+    "flush-of-ranks": (
+        lambda g: g.bids.window(Tumbling(1), flush=HOUR).top_n(2, order="price"),
+        "would be lost; leave flush out$",
+    ),
+    "rank-twice": (
+        lambda g: g.bids.top_n(2, order="price").top_n(2, order="rank"),
+        "pass another name, for instance rank=",
+    ),
+    "keyword-of-windows": (
+        lambda g: g.bids.window(Tumbling(1), by="id").aggregate(window_start="min(at)"),
+        "'window_start' twice: .*; give the aggregate another keyword$",
+    ),
+    "lost-key": (
+        lambda g: _read_updating(g).select("city", "is_deleted").write("out", KafkaTopic("out")),
+        "; keep its key id$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*MISTAKES, *ADVICE])
 def test_stream_refuses(case: str) -> None:
     """Nothing that it cannot do is planned; the message has one line."""
-    declare, message = MISTAKES[case]
+    declare, message = {**MISTAKES, **ADVICE}[case]
 
     with pytest.raises(ConfigurationError) as caught:
         declare(TimedStreams())

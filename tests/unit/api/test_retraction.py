@@ -141,7 +141,7 @@ def test_final_rows_are_aggregated_as_before(declare: Callable[[Flow], Stream]) 
             lambda f: top(f).join(f.read("shops", Parquet("shops", "shop STRING")), on="shop"),
             "'join_1' may drop or repeat some.*before 'top'",
         ),
-        (united_firings, "'both' may drop or repeat some.*or put 'both' before 'w'"),
+        (united_firings, "'both' may drop .*; put 'counted' before 'both', on each of its inputs$"),
         (lambda f: top(f).select("auction", "price"), "by auction, rank, and 'select_1' does not"),
         (lambda f: top(f).map(same, schema=BID), "does not have all of these columns"),
         (firing(Session(10), allowed_lateness=5), "a late record merges sessions of 'w'"),
