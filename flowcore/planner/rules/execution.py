@@ -67,13 +67,13 @@ def choose_mode(
         return Decision("micro-batch", ("asked for",))
     if not obstacles:
         return Decision("realtime", ("every operator is native, sources and sinks are Kafka topics",))
-    if requested == "realtime":
-        msg = (
-            f"mode 'realtime' is not possible: {'; '.join(obstacles)}: Spark would refuse the query; "
-            "change that, or run it with --mode micro-batch"
-        )
-        raise PlanError(msg)
     changes = dict.fromkeys(each.change for each in found if each.change)
+    if requested == "realtime":
+        # One change alone does not help beside an obstacle that nothing removes.
+        change = " and ".join(changes) + ", or " if all(each.change for each in found) else ""
+        why = "; ".join(obstacles)
+        msg = f"mode 'realtime' is not possible: {why}; {change}run it with --mode micro-batch"
+        raise PlanError(msg)
     return Decision("micro-batch", obstacles, tuple(changes))
 
 
