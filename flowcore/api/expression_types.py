@@ -45,8 +45,8 @@ def _find_type(tree: exp.Expr, known: Mapping[str, str]) -> str | None:
     match tree.unnest():
         case exp.Column(parts=[name]):
             return known.get(name.name.lower())
-        case exp.Cast():
-            return str(tree.unnest().to.sql("spark"))
+        case exp.Cast() as cast:
+            return str(cast.to.sql("spark"))
         case other:
             return _COLLECTIONS.get(type(other))
 

@@ -29,6 +29,7 @@ __all__ = [
     "find_loose_columns",
     "find_not_idempotent",
     "is_aggregate",
+    "name_columns",
     "resolve",
 ]
 
@@ -174,6 +175,23 @@ class Expression:
             pieces += [self.text[done:start], new]
             done = end
         return "".join([*pieces, self.text[done:]])
+
+
+def name_columns(given: object, operator: str, argument: str) -> tuple[str, ...]:
+    """The columns that an argument names, which is the text of one column or several of them.
+
+    Raises:
+        PlanError: It is neither.
+    """
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Iterable):
+        msg = (
+            f"operator {operator!r}: {argument}={given!r} names no column: it would not be known which are "
+            f"meant; pass for instance {argument}='id', or a list of columns"
+        )
+        raise PlanError(msg)
+    return tuple(given)
 
 
 def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from flowcore.api import checks, connector_checks, type_checks, window_checks
 from flowcore.api.attributes import Attributes, collect_declared
 from flowcore.api.connectors import RECORD_ID_HEADER, Files, KafkaTopic, Sink, Source
 from flowcore.api.event_time import require_event_time
-from flowcore.api.expressions import resolve
+from flowcore.api.expressions import name_columns, resolve
 from flowcore.api.graph import Graph
 from flowcore.api.joining_stream import JoiningStream
 from flowcore.api.operators import Deduplicate, Read, Write
@@ -35,6 +35,8 @@ _CALLED_ELSEWHERE = {
     "keyBy": "by= of window(...), process(...), reduce(...) and aggregate(...)",
     "withColumn": "with_columns(twice='price * 2')",
     "with_column": "with_columns(twice='price * 2')",
+    "flatmap": "flat_map(function, schema='id BIGINT')",
+    "flatMap": "flat_map(function, schema='id BIGINT')",
     "distinct": "deduplicate(by='id', within=timedelta(hours=1))",
     "sink_to": "write('out', KafkaTopic('out'))",
     "order_by": "sort_by_event_time(), or top_n(3, order='price desc')",
@@ -110,6 +112,11 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         """
         node = self.operator
         topic = KafkaTopic(topic) if isinstance(topic, str) else topic
+        if not isinstance(topic, KafkaTopic):
+            checks.refuse(
+                f"{topic!r} is not a topic: it would not be known where {node.name!r} is cut; pass "
+                f"for instance through({node.name!r})"
+            )
         name = name or topic.name
         declared = schema or value_schema(topic) or getattr(node, "schema", None)
         known = None if declared is None else Schema.parse(declared)
@@ -139,7 +146,7 @@ class Stream(RelationalStream, PythonStream, JoiningStream):
         node = self.operator
         connector_checks.require_connector("sink", name, sink, get_args(Sink))
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
-        named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
+        named = node.key if given is None else name_columns(given, name, "key")
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
         connector_checks.require_writable(node, name, sink, keys)
         connector_checks.require_for_sink(name, sink)
@@ -214,7 +221,7 @@ class Flow(Graph):
 def _with_folders(sink: Files, columns: Sequence[str], name: str) -> Files:
     """The sink with the columns that name its folders as the stream names them."""
     given = sink.partition_by
-    folders = resolve((given,) if isinstance(given, str) else given, columns, name, f"partition_by={given!r}")
+    folders = resolve(name_columns(given, name, "partition_by"), columns, name, f"partition_by={given!r}")
     checks.require_distinct(name, folders)
     if len(folders) == len(columns):
         checks.refuse(

@@ -106,7 +106,16 @@ class StreamCore:
             "flush_ms": checks.flush_interval_ms(name, flush), **changed,
         }  # fmt: skip
 
-    def _require_same_flow(self, other: StreamCore, name: str) -> None:
+    def _require_same_flow(self, other: object, name: str) -> None:
+        if not isinstance(other, StreamCore):
+            of_windows = isinstance(getattr(other, "stream", None), StreamCore)
+            what = "windows whose function is missing" if of_windows else "not a stream"
+            instead = "call aggregate(...) on them" if of_windows else "pass what flow.read(...) returns"
+            given = type(other).__name__ if of_windows else repr(other)
+            checks.refuse(
+                f"operator {name!r} of {self.operator.name!r} takes {given}, which is {what}: it has no "
+                f"records; {instead}"
+            )
         if other.graph is not self.graph:
             checks.refuse(
                 f"operator {name!r} takes {other.operator.name!r} of the flow {other.graph.name!r} into "

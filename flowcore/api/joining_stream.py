@@ -67,8 +67,9 @@ class JoiningStream(KeyedStream):
                 needs the end of an unbounded side, ``ttl`` is missing or has no meaning, or a row of an
                 unbounded side that replaces another one may be dropped.
         """
-        left, right = self.operator, other.operator
         name = name or self.graph.free_name("join")
+        self._require_same_flow(other, name)
+        left, right = self.operator, other.operator
         if not left.bounded and not right.bounded:
             ttl_ms = checks.ttl_ms(name, checks.require_ttl(name, ttl))
             fields = self._join_fields(
@@ -314,10 +315,10 @@ class JoiningStream(KeyedStream):
         timestamps: tuple[str, str] | None = None,
     ) -> dict[str, Any]:
         """The fields of a join of streams, or of tables by time; ``allowed`` are the kinds it supports."""
+        self._require_same_flow(other, name)
         join_checks.require_stream_join(
             self.operator, other.operator, name, how, allowed, needs=needs, replaced=replaced, by_time=by_time
         )
-        self._require_same_flow(other, name)
         pairs = resolve_join(self.operator, other.operator, name, on)
         type_checks.require_same_types(self.operator, other.operator, name, pairs)
         hidden: _Hidden = ((), ())

@@ -6,6 +6,7 @@ system. Does not know where modules are looked for: that is ``sys.path``.
 
 import importlib
 import linecache
+import re
 import sysconfig
 import traceback
 from pathlib import Path, PurePath
@@ -65,6 +66,21 @@ def _refuse_attribute(module_name: str, attribute: str, found: object) -> NoRetu
     raise PlanError(msg)
 
 
+_HINTS = (
+    ("got an unexpected keyword argument 'ties'", "only window(...).top_n(...) takes ties="),
+    (
+        "got an unexpected keyword argument 'flush'",
+        "operators that emit what they read take no flush=; give it to one with state, such as aggregate",
+    ),
+    (
+        "got an unexpected keyword argument 'allowed_lateness'",
+        "only windows, join_interval and join_window take allowed_lateness=",
+    ),
+    ("takes 1 positional argument but", "its arguments have names, for instance by='id'"),
+)
+"""What Python says of a method of a stream, and what is meant."""
+
+
 def _import(module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
@@ -94,7 +110,9 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it ended Python (SystemExit: {error.code}), as a program that reads its own arguments does"
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}"
+    hints = (hint for pattern, hint in _HINTS if re.match(rf"\w*Stream\.\w+\(\) {pattern}", text))
+    hint = next((f" ({hint})" for hint in hints), "")
+    return f"{type(error).__name__}: {text}{hint}"
 
 
 def _place(error: BaseException) -> str:

@@ -70,8 +70,9 @@ def find_old_rows(node: Operator) -> Operator | None:
         if _emits_old_rows(each):
             return each
         # The watermarks of a cut are those of its stream, unless its topic has a strategy of its own.
-        if isinstance(each, Read) and each.written_by is not None and each.source.watermark is None:
-            found = find_old_rows(each.written_by)
+        cut = each.written_by if isinstance(each, Read) else None
+        if cut is not None and each.watermark is None:
+            found = find_old_rows(cut)
             if found is not None:
                 return found
     return None

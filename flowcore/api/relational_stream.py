@@ -8,7 +8,7 @@ from flowcore.api import checks, type_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.changelog import build_distinct_aggregate, build_retraction
 from flowcore.api.event_time import build_event_time
-from flowcore.api.expressions import Expression, resolve
+from flowcore.api.expressions import Expression, name_columns, resolve
 from flowcore.api.graph import StreamCore
 from flowcore.api.history import build_history
 from flowcore.api.keyed_aggregate import build_keyed_aggregate
@@ -175,7 +175,7 @@ class RelationalStream(StreamCore):
         node = self.operator
         checks.require_aggregate_name(name)
         name = name or self.graph.free_name("aggregate")
-        keys = (by,) if isinstance(by, str) else tuple(by)
+        keys = name_columns(by, name, "by")
         resolve(keys, node.columns, name, f"by={by!r}")
         if not keys and not aggregates:
             checks.refuse(
@@ -204,9 +204,9 @@ class RelationalStream(StreamCore):
             PlanError: Columns differ, or bounded and unbounded streams are mixed.
         """
         name = name or self.graph.free_name("union")
-        inputs = (self.operator, *(other.operator for other in others))
         for other in others:
             self._require_same_flow(other, name)
+        inputs = (self.operator, *(other.operator for other in others))
         checks.require_alike(inputs, name)
         type_checks.require_united(inputs, name)
         return self.append(Union(**self._fields(name, attributes, inputs=inputs, updating=False)))

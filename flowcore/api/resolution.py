@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from flowcore.api.checks import refuse, require_distinct
 from flowcore.api.connectors import KafkaTopic, Source
 from flowcore.api.expression_types import find_types, is_arithmetic
-from flowcore.api.expressions import Expression, find_loose_columns, resolve
+from flowcore.api.expressions import Expression, find_loose_columns, name_columns, resolve
 from flowcore.api.operators import Operator, PythonTransform, Read
 from flowcore.api.schema import Schema
 from flowcore.api.type_checks import require_aggregable, require_fields, require_gap
@@ -133,8 +133,8 @@ def resolve_join(
     left: Operator, right: Operator, name: str, on: str | Sequence[str] | Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """The pairs of columns that must be equal, as the inputs spell them."""
-    if isinstance(on, str):
-        on = [on]
+    if not isinstance(on, Mapping):
+        on = name_columns(on, name, "on")
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((column, column) for column in on)
     if not pairs:
         refuse(f"operator {name!r} joins on nothing: every row would meet every row; pass on='column'")
@@ -156,7 +156,7 @@ def resolve_join(
 
 def resolve_key(node: Operator, name: str, by: str | Sequence[str]) -> tuple[str, ...]:
     """The distinct columns of a key, as ``node`` spells them."""
-    keys = resolve((by,) if isinstance(by, str) else by, node.columns, name, f"by={by!r}")
+    keys = resolve(name_columns(by, name, "by"), node.columns, name, f"by={by!r}")
     require_distinct(name, keys)
     return keys
 
@@ -188,7 +188,7 @@ def resolve_uses(node: Operator, name: str, uses: Sequence[str] | None) -> tuple
     """The columns of ``node`` that an operator declares to use, in the order and spelling of ``node``."""
     if uses is None:
         return None
-    uses = (uses,) if isinstance(uses, str) else tuple(uses)
+    uses = name_columns(uses, name, "uses")
     found = resolve(uses, node.columns, name, f"uses={uses!r}")
     return tuple(column for column in node.columns if column in found)
 
@@ -197,7 +197,7 @@ def resolve_passes(
     node: Operator, name: str, passes: Sequence[str], schema: Schema, uses: Sequence[str] | None
 ) -> tuple[str, ...]:
     """The columns that a function passes on unchanged: they are in its input and in its output."""
-    passes = (passes,) if isinstance(passes, str) else tuple(passes)
+    passes = name_columns(passes, name, "passes")
     for each in resolve(passes, node.columns, name, f"passes={passes!r}"):
         if uses is not None and each not in uses:
             refuse(

@@ -40,6 +40,32 @@ MISTAKES: dict[str, tuple[Callable[[TimedStreams], object], str]] = {
     "late-as-of": (lambda g: g.bids.join_asof(g.asks, on="id", late="side_output"), LATE),
     "late-sort": (lambda g: g.bids.sort_by_event_time(late="side_output"), LATE),
     "late-window": (lambda g: g.bids.window(Tumbling(1), late="side_output"), LATE),
+    "join-text": (
+        lambda g: g.bids.join("usual", on="id"),  # type: ignore[arg-type]
+        "'join_1' of 'bids' takes 'usual', which is not a stream: .*; pass what flow.read",
+    ),
+    "union-nothing": (lambda g: g.bids.union(None), "takes None, which is not a stream"),  # type: ignore[arg-type]
+    "as-of-windows": (
+        lambda g: g.bids.join_asof(g.asks.window(Tumbling(1)), on="id"),  # type: ignore[arg-type]
+        "takes WindowedStream, which is windows whose function is missing: .*; call aggregate",
+    ),
+    "then-text": (lambda g: g.table.then("bids"), "'then_1' of 'table' takes 'bids'"),  # type: ignore[arg-type]
+    "by-none": (
+        lambda g: g.bids.aggregate(by=None, n="count(*)"),  # type: ignore[arg-type]
+        "'aggregate_1': by=None names no column: .*; pass for instance by='id', or a list",
+    ),
+    "window-by-none": (lambda g: g.bids.window(Tumbling(1), by=None), "by=None names"),  # type: ignore[arg-type]
+    "on-none": (lambda g: g.bids.join(g.table, on=None), "'join_1': on=None names no"),  # type: ignore[arg-type]
+    "passes-none": (
+        lambda g: g.bids.map(dict, schema="id BIGINT", passes=None),  # type: ignore[arg-type]
+        "'map_1': passes=None names no column",
+    ),
+    "folders-none": (
+        lambda g: g.bids.write("out", Parquet("out", partition_by=None)),  # type: ignore[arg-type]
+        "'out': partition_by=None names no column",
+    ),
+    "through-none": (lambda g: g.bids.through(None), "None is not a topic: .*; pass"),  # type: ignore[arg-type]
+    "flatmap": (lambda g: g.bids.flatmap(list), r"no flatmap: .* flat_map\(function"),
 }
 
 

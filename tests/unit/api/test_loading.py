@@ -110,3 +110,26 @@ def test_output_of_a_module_is_not_output_of_the_command(folder: Path) -> None:
     assert hello == "hello"
     assert error.startswith("error: schema 'id INTT'")
     assert note == f"declared at {folder}/prints.py, line 4: flow.read('x', KafkaTopic('x', 'id INTT'))"
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        ("top_n(3, order='id', ties=True)", "'ties' (only window(...).top_n(...) takes ties=)"),
+        (
+            "deduplicate(by='id', within=None, flush=None)",
+            "(operators that emit what they read take no flush=",
+        ),
+        ("join_asof(bids, on='id', allowed_lateness=5)", "(only windows, join_interval and join_window take"),
+        ("aggregate('id', n='count(*)')", "(its arguments have names, for instance by='id')"),
+    ],
+)
+def test_arguments_that_python_refuses_have_a_hint(folder: Path, call: str, hint: str) -> None:
+    """Python says only that an argument is unexpected."""
+    bids = "bids = flow.read('bids', KafkaTopic('bids', 'id INT'))"
+    (folder / "hinted.py").write_text(f"{HEAD}{bids}\nbids.{call}\n")
+
+    with pytest.raises(PlanError) as caught:
+        load_flow("hinted:flow")
+
+    assert hint in str(caught.value)
