@@ -51,8 +51,8 @@ class LiveConfig(dg.Config):
 
     mode: Literal["auto", "slice", "realtime", "micro-batch"] = Field(
         default="slice",
-        description="slice: catch up with the topics, then end. auto: keep running, in real-time mode if "
-        "every query allows it. realtime and micro-batch: keep running, in this mode.",
+        description="slice: catch up with the topics, then end. auto: keep running, each query in "
+        "real-time mode if it allows it. realtime and micro-batch: keep running, in this mode.",
     )
     run_seconds: float | None = Field(
         default=None, description="End after this many seconds. Default: run until it is terminated."
