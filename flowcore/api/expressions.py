@@ -250,10 +250,11 @@ def _parse(text: str, operator: str) -> exp.Expr:
     except (SqlglotError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         # sqlglot raises more than its own errors, for instance for map(a).
         reason = (re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() or ["it cannot be read"])[0]
-        msg = (
-            f"operator {operator!r}: {text!r} is not a Spark SQL expression: {reason} (a column whose name "
-            "is a SQL keyword needs `backquotes`)"
-        )
+        reason = re.sub(r"<class '[\w.]*?(\w+)'>", lambda found: found[1].upper(), reason)
+        hint = "a column whose name is a SQL keyword needs `backquotes`"
+        if "&&" in _QUOTED.sub("", text):
+            hint = "SQL writes AND for &&"
+        msg = f"operator {operator!r}: {text!r} is not a Spark SQL expression: {reason} ({hint})"
         raise PlanError(msg) from error
     tree = trees[0] if len(trees) == 1 else None
     if isinstance(tree, exp.Alias) and "start" not in tree.args["alias"].meta:

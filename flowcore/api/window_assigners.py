@@ -41,6 +41,8 @@ Length = float | timedelta
 """A length of time: seconds, or a `timedelta`; whole milliseconds."""
 
 GAP_COLUMN = "_flowcore_gap_ms"
+_MOST_SLIDES = 10_000
+"""The most windows of a record: each of them is state and an output, so that more were hardly meant."""
 """The column with the gap of a session that is an expression."""
 
 
@@ -76,7 +78,8 @@ class Sliding:
         slide: The distance between two starts, > 0, at most the length.
 
     Raises:
-        InvalidWindowError: As for `Tumbling`, or the slide is longer than the windows.
+        InvalidWindowError: As for `Tumbling`, the slide is longer than the windows, or a record would be in
+            more than 10,000 windows.
     """
 
     seconds: Length
@@ -92,6 +95,12 @@ class Sliding:
             msg = (
                 f"Sliding: slide={show_ms(slide_ms)} is longer than the windows of {show_ms(size_ms)}: "
                 "records between two windows would be lost; pass a shorter slide, or longer windows"
+            )
+            raise InvalidWindowError(msg)
+        if size_ms > slide_ms * _MOST_SLIDES:
+            msg = (
+                f"Sliding: windows of {show_ms(size_ms)} every {show_ms(slide_ms)}: each record would be in "
+                f"{size_ms // slide_ms:,} windows, and {_MOST_SLIDES:,} is the most; pass a longer slide"
             )
             raise InvalidWindowError(msg)
         return SlidingWindows(size_ms, slide_ms, whole_ms("offset", self.offset))
@@ -209,8 +218,10 @@ def whole_ms(name: str, length: Length) -> int:
     except (OverflowError, ValueError):
         found = None
     if found is None or found % MILLISECOND:
+        # A number of seconds is a length here, so it needs no timedelta in the message.
+        given = repr(length) if known and not isinstance(length, timedelta) else show_given(length)
         msg = (
-            f"{name}={show_given(length)} is not a whole number of milliseconds: event time has no smaller "
+            f"{name}={given} is not a whole number of milliseconds: event time has no smaller "
             "unit; pass seconds, or for instance timedelta(minutes=5)"
         )
         raise InvalidWindowError(msg)

@@ -50,7 +50,10 @@ def read_number(range_: str, least: int, most: int = sys.maxsize) -> Callable[[s
     """A reader of whole numbers in a range, which ``range_`` names in its error."""
 
     def read(value: str | int) -> int:
-        number = least - 1 if isinstance(value, (bool, float)) else int(value)
+        try:
+            number = least - 1 if isinstance(value, (bool, float)) else int(value)
+        except ValueError:
+            number = least - 1
         if not least <= number <= most:
             msg = f"it must be a whole number{range_}"
             raise ValueError(msg)

@@ -118,8 +118,8 @@ class ConfluentAvroFormat:
     def __post_init__(self) -> None:
         own = {} if self.schema_id is None else {self.schema_id: self.schema}
         for number in (*own, *self.writers):
-            if not 0 <= number <= _MAX_ID:
-                msg = f"schema_id={number} is not an id of a schema registry; pass 0 to {_MAX_ID}"
+            if not isinstance(number, int) or not 0 <= number <= _MAX_ID:
+                msg = f"schema_id={number!r} is not an id of a schema registry; pass 0 to {_MAX_ID}"
                 raise FormatError(msg)
         writers = {number: parse_avro(schema) for number, schema in {**self.writers, **own}.items()}
         object.__setattr__(self, "schema", parse_avro(self.schema))

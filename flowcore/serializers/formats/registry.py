@@ -4,6 +4,7 @@ Users add formats with `register`, in a module that their flow imports.
 """
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,8 +62,22 @@ def build_format(name: str, columns: ColumnDefinitions | None = None, **options:
     try:
         return build(columns, **options)
     except TypeError as error:
-        msg = f"value format {name!r} cannot be built from {', '.join(options) or 'no options'}: {error}"
+        given, known = ", ".join(options) or "no options", _find_options(build)
+        # Python's words name the function that builds the format, not the option.
+        why = "it would not be known what is meant" if set(options) != set(known) else error
+        msg = (
+            f"value format {name!r} cannot be built from {given}: {why}; its options are: "
+            f"{', '.join(known) or 'none'}"
+        )
         raise FormatError(msg) from error
+
+
+def _find_options(build: Build) -> list[str]:
+    """The names of the options that a format takes; none if Python does not know them."""
+    try:
+        return list(inspect.signature(build).parameters)[1:]
+    except ValueError:
+        return []
 
 
 def _needed(name: str, columns: ColumnDefinitions | None) -> ColumnDefinitions:

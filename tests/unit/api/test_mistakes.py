@@ -187,6 +187,8 @@ MISTAKES: dict[str, tuple[Callable[[GivenStreams], object], str]] = {
     ),
     # SQL
     "garbage": (lambda g: g.bids.where("price >"), "'where_1': 'price >' is not a Spark SQL expression"),
+    "unfinished": (lambda g: g.bids.where("price > 1 and"), r"'expression' missing for AND\. Line"),
+    "ampersands": (lambda g: g.bids.where("price > 1 && shop > 'a'"), r"\(SQL writes AND for &&\)$"),
     "subquery": (lambda g: g.bids.where("price > (select 1)"), "'where_1'.*subqueries"),
     "statement": (lambda g: g.bids.select("select 1"), "'select_1'.*statements"),
     "not-text": (lambda g: g.bids.where(3), "'where_1': 3 is not Spark SQL text"),  # type: ignore[arg-type]

@@ -153,6 +153,14 @@ def test_assigner_derived_from_another_one_is_asked(assigner: TumblingWindows, i
         (lambda: Tumbling("10 s"), r"^seconds='10 s' \(a text: pass timedelta\(seconds=10\)\) is not"),
         (lambda: Tumbling("long"), r"^seconds='long' \(a text: pass a timedelta\) is not"),
         (lambda: Sliding(10, slide=0), "^slide=0 is not above 0"),
+        (
+            lambda: Sliding(10, slide=0.0005),
+            "^slide=0.0005 is not a whole number of milliseconds: .*pass sec",
+        ),
+        (
+            lambda: Sliding(86_400, slide=1),
+            "windows of 1 d every 1 s: .* be in 86,400 windows, and 10,000 is",
+        ),
         (lambda: Sliding(10, slide=20), "slide=20 s is longer than the windows of 10 s"),
         (lambda: Session(gap=-1), "^gap=-1 is not above 0"),
         (lambda: Session(gap="10 s"), r"gap='10 s' \(a text: pass timedelta\(seconds=10\)\) is not Spark"),

@@ -45,11 +45,29 @@ def test_registry_takes_formats_of_users(monkeypatch: pytest.MonkeyPatch) -> Non
         ("xml", None, {}, "value format 'xml' is unknown"),
         ("json", None, {}, "value format 'json' needs columns"),
         ("avro", None, {}, "value format 'avro' needs columns"),
-        ("json", [("x", "INT")], {"pretty": True}, "'json' cannot be built from pretty"),
+        ("json", [("x", "INT")], {"pretty": True}, "'json' cannot be built from pretty: .*options are: none"),
+        (
+            "avro",
+            [("x", "INT")],
+            {"schma": 1},
+            "'avro' cannot be built from schma: .*; its options are: schema$",
+        ),
+        ("protobuf", None, {}, "'protobuf' cannot be built from no options: .* its options are: message"),
+        ("avro-confluent", [("x", "INT")], {"schema_id": "7"}, "schema_id='7' is not an id of"),
         ("avro-confluent", [("x", "INT")], {"schema_id": 1, "subject": "s"}, "no registry would be asked"),
         ("protobuf", None, {"message": dict}, "is not a generated Protobuf message class"),
     ],
-    ids=["unknown", "json-columns", "avro-columns", "option", "subject-and-id", "no-message"],
+    ids=[
+        "unknown",
+        "json-columns",
+        "avro-columns",
+        "option",
+        "misspelt",
+        "left-out",
+        "text",
+        "subject-and-id",
+        "no-message",
+    ],
 )
 def test_registry_names_missing_options_of_a_format(
     name: str, columns: Any, options: dict[str, Any], message: str

@@ -137,6 +137,14 @@ def test_settings_refuse_a_value_of_another_kind(key: str, value: object) -> Non
         Settings.of({key: value}, environment={})
 
 
+def test_settings_say_what_a_number_must_be() -> None:
+    """Not what Python says of int()."""
+    with pytest.raises(
+        SettingsError, match=r"state.key-groups='1\.5' .*: it must be a whole number above zero"
+    ):
+        Settings.of({"state.key-groups": "1.5"}, environment={})
+
+
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
     [
