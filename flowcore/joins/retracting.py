@@ -227,8 +227,13 @@ class RetractingJoinGroup(IntervalJoinGroup):
         return self._sides[number].find(codes, *self._config.partners_ms(1 - number, now_ms))
 
     def _find_places(self, number: int, codes: Ints) -> Ints:
-        """The places of the rows of a side with these keys that are kept."""
-        found = self._find(number, np.unique(codes)).pairs()
+        """The places of the rows of a side with these keys that are kept, in the order of the keys.
+
+        Keys have other numbers after a restart, but rows leave in the same order: the last row that changes
+        a group downstream names its result.
+        """
+        _, first = np.unique(codes, return_index=True)
+        found = self._find(number, codes[np.sort(first)]).pairs()
         places: Ints = np.concatenate([np.empty(0, np.int64), *(places for _, places in found)])
         return places
 

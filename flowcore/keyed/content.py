@@ -23,6 +23,7 @@ from flowcore.keyed import segments
 from flowcore.keyed.columns import complete_batch, concat_batches
 from flowcore.keyed.key_index import Ints, factorize_keys, to_key_columns
 from flowcore.keyed.plain import from_plain
+from flowcore.serializers.python_values import to_rows
 
 __all__ = [
     "BUFFER", "CHANGES", "GONE", "NEWEST", "REMOVED", "ROW_KEY", "TOUCHED", "StateContent", "StoredSchemas",
@@ -268,7 +269,7 @@ def _of_tables(
 
     def texts() -> Iterator[str]:
         for name, table in tables.items():
-            yield from (f"{name} {row}" for row in table.to_pylist())
+            yield from (f"{name} {row}" for row in to_rows(table))
 
     def encode(numbers: Ints) -> Iterator[bytes]:
         for (name, table), start in zip(tables.items(), starts.tolist(), strict=False):

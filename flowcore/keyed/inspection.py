@@ -24,6 +24,7 @@ from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
 from flowcore.keyed.store import read_manifests
+from flowcore.serializers.python_values import to_rows
 
 __all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
 
@@ -146,7 +147,7 @@ def _keys(manifest: StateManifest, pieces: Sequence[bytes]) -> Iterator[Inspecte
 def _by_key(names: list[str], table: pa.RecordBatch | None) -> Iterable[_KeyRows]:
     """The rows of each key, without their columns of the key."""
     found: dict[str, _KeyRows] = {}
-    for row in () if table is None else table.to_pylist():
+    for row in () if table is None else to_rows(table):
         key = {name: row.pop(f"key{number}") for number, name in enumerate(names)}
         found.setdefault(repr(key), (key, []))[1].append(row)
     return found.values()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["ChangedValueError", "changes_numbers", "first_row", "require_unchanged", "to_python"]
+__all__ = ["ChangedValueError", "changes_numbers", "first_row", "require_unchanged", "to_python", "to_rows"]
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -34,6 +34,13 @@ def to_python(column: pa.Array[Any], maps: Literal["lossy", "strict"] | None = N
     except (OverflowError, UnicodeDecodeError):
         stored: Any = column.cast(_stored(column.type))
         return list(map(_converter(column.type), stored.to_pylist(maps_as_pydicts=maps)))
+
+
+def to_rows(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows as dicts, by `to_python`."""
+    names = rows.schema.names
+    for values in zip(*map(to_python, rows.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
 
 
 def first_row(rows: pa.RecordBatch) -> dict[str, Any]:

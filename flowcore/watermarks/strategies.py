@@ -106,8 +106,8 @@ class PeriodicFunction:
     """A function computes event time from the timestamps of a batch of one partition.
 
     Args:
-        function: ``timestamps -> milliseconds or None``; gets a ``pyarrow.Array`` of int64, with nulls for
-            records without timestamp. It must be pure: batches may be split or repeated.
+        function: ``timestamps -> milliseconds or None``; gets a ``pyarrow.Array`` of int64; records
+            without timestamp are not in it. It must be pure: batches may be split or repeated.
 
     Raises:
         ConfigurationError: The function is not callable.

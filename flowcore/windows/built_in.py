@@ -268,6 +268,10 @@ def _sum_result(total: Any) -> Any:
     return wrap_int64(total) if isinstance(total, int) else total
 
 
+def _as_double(value: Any) -> Any:
+    return float(value) if isinstance(value, int) else value
+
+
 def _mean(kept: list[Any]) -> Any:
     records, total = kept
     if not records:
@@ -311,7 +315,8 @@ FOLDS: Mapping[str, Fold] = {
     "sum": _combining(exact_sum, result=_sum_result, distinct=True),
     "avg": Fold(
         create=lambda: [0, 0],
-        add=lambda kept, value: [kept[0] + 1, exact_sum(kept[1], value)],
+        # Whole numbers are added as doubles, as in Spark.
+        add=lambda kept, value: [kept[0] + 1, exact_sum(kept[1], _as_double(value))],
         merge=lambda one, other: [one[0] + other[0], exact_sum(one[1], other[1])],
         result=_mean,
         distinct=True,

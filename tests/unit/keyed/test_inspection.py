@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,15 @@ from flowcore.flush.operator import FlushBuffers
 from flowcore.joins.asof import AsOfJoin
 from flowcore.joins.interval import IntervalJoin
 from flowcore.joins.latest import LatestJoin
+from flowcore.keyed.content import StoredSchemas, read_content
 from flowcore.keyed.control import Channel
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
+from flowcore.ranking.keyed import Ranking
 from flowcore.sorting.keyed import Sorting
 from flowcore.testing.memory_store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
@@ -115,6 +119,40 @@ def test_join_shows_the_rows_that_may_find_a_partner(name: str) -> None:
 
     assert found.keys is not None
     assert {key.key["user"]: key.states for key in found.keys} == expected
+
+
+FAR = 253_402_300_800_000_000  # year 10000, in microseconds
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pa.array([FAR], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([b"\xff"]).cast(pa.string(), safe=False),
+    ],
+    ids=["a time that Python lacks", "a text that is not UTF-8"],
+)
+def test_stored_values_that_python_cannot_hold_are_read(stored: Any) -> None:
+    """The query keeps and emits them: they can be shown, and moved to other key groups."""
+    schema = pa.schema([("user", pa.string()), ("t", pa.int64()), ("v", stored.type)])
+    operator = Ranking(
+        keys=("user",), n=1, order=(("t", True),), newest_first=True, timestamp="t", rows=schema,
+        passed={"user": "user", "v": "v"},
+    )  # fmt: skip
+    written = pa.record_batch([pa.array(["a"]), pa.array([1]), stored], schema=schema)
+    group: Any = operator.open()
+    store, channel = MemoryStore(), Channel("in", "0")
+    group.advance_processing_time(1, StepOutputs())
+    group.rows(written, StepOutputs())
+    schemas = StoredSchemas(pa.schema([("user", pa.string())]), operator.outputs["results"])
+    pieces, header = [group.delta()], json.loads(json.dumps(group.header()))
+    (content,) = read_content(operator.layout, header, pieces, schemas)
+    runtime = replace(runtime_of(operator), rows=schema)
+    runtime.step(0, [Packed.of_rows(channel, 0, written)], 0, store, StateCache())
+
+    (text,) = content.texts()
+    assert "'a'" in text
+    assert inspected(store).keys is not None
 
 
 def test_sort_shows_the_records_that_wait() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flowcore.joins.retracting import RetractingJoin
 from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
@@ -107,3 +108,52 @@ def test_a_restart_changes_no_order_of_what_fires_at_one_time(operator: KeyGroup
 
     assert len(emitted[0]) >= 60
     assert emitted[0] == emitted[1]
+
+
+SIDED = pa.schema(
+    [
+        ("k", pa.string()),
+        ("right", pa.bool_()),
+        ("t", pa.int64()),
+        ("change", pa.int64()),
+        ("row", pa.string()),
+    ]
+)
+
+
+@pytest.mark.parametrize("how", ["left", "full", "semi", "anti"])
+def test_a_restart_changes_no_order_of_what_a_join_takes_back(how: str) -> None:
+    """The last row that changes a group downstream names its result, also when a batch is repeated."""
+    join = RetractingJoin(
+        keys=("k",), side="right", timestamp="t", how=how, rows=SIDED, left={"l": "row"}, right={"r": "row"},
+        before_ms=2**63 - 1, after_ms=2**63 - 1, time="processing", change="change", row_names=("l", "r"),
+    )  # fmt: skip
+    given = [
+        (f"key {key}", right, None, 1, f"{'r' if right else 'l'}{key}")
+        for right in (True, False)
+        for key in range(40)
+    ]
+    emitted = []
+    for restarts in (False, True):
+        random.Random(5).shuffle(given)  # noqa: S311
+        group = StoredGroup(join)
+        for step in range(8):
+            _join(group, step, given[step * 10 : step * 10 + 10])
+            group.store("delta")
+        if restarts:
+            group.store("restart")
+        back = [(key, right, time, -1, row) for key, right, time, _, row in given if right]
+        emitted.append(_join(group, 9, sorted(back)))
+        given.sort()
+
+    assert len(emitted[0]) >= 40
+    assert emitted[0] == emitted[1]
+
+
+def _join(group: StoredGroup, now_ms: int, rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    out = StepOutputs()
+    group.group.advance_processing_time(now_ms, out)
+    named = [dict(zip(SIDED.names, row, strict=True)) for row in rows]
+    group.group.rows(pa.RecordBatch.from_pylist(named, SIDED), out)
+    group.group.finish(out, idle=False)
+    return [row for _, batch in out.batches for row in batch.to_pylist()]

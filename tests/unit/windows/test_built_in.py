@@ -178,6 +178,11 @@ def test_a_sum_of_integers_wraps_and_an_average_does_not(distinct: bool) -> None
     assert _result("avg", *values, distinct=distinct) == 2.0**62 + 1024
 
 
+def test_an_average_of_integers_adds_them_as_doubles() -> None:
+    """As Spark does, and windows of functions by column."""
+    assert _result("avg", 2**53, 1, 1) == 2.0**53 / 3
+
+
 NAN = math.nan
 ASCENDING: dict[str, list[Any]] = {
     "lists": [[], [None], [None, 1.0], [1.0], [1.0, None], [1.0, 0.5], [1.0, NAN], [NAN]],
