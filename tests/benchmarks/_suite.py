@@ -52,7 +52,7 @@ SUITE = (
         "join",
         quick="--bids 100000 --history-events 5000 --rounds 1",
         smallest="--bids 5000 --history-events 5000 --rounds 1",
-        full="--bids 1000000 --history-events 200000",
+        full="--bids 500000 --history-events 100000",
     ),
     Entry(
         "delivery",
@@ -60,7 +60,7 @@ SUITE = (
         always="--delivery",
         quick=None,
         smallest="--bids 25000 --history-events 5000 --rounds 1",
-        full="--bids 1000000 --history-events 200000",
+        full="--bids 500000 --history-events 100000",
     ),
     Entry(
         "catch-up",
@@ -82,13 +82,14 @@ SUITE = (
         quick="--case tumbling-10000 --records 99000 --per-key-records 2000 --rounds 1",
         smallest="--case tumbling-10000 --case session-10000-late --records 20000 --per-key-records 2000 "
         "--rounds 1",
-        full="--records 400000 --per-key-records 0",
+        full="--records 100000 --per-key-records 0",
     ),
     Entry(
         "stream-joins",
         "stream-joins",
         quick="--records 40000 --rounds 1",
         smallest="--records 5000 --rounds 1",
+        full="--records 400000",
     ),
     Entry(
         "flush",
