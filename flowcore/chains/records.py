@@ -19,6 +19,8 @@ from flowcore.keyed.columns import concat_batches
 from flowcore.serializers.python_values import (
     ChangedValueError,
     changes_numbers,
+    has_maps,
+    require_pairs,
     require_unchanged,
     to_python,
 )
@@ -84,11 +86,14 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.Recor
     values_of = itemgetter(*schema.names, *schema.names[:1])
     rows = pa.struct(list(schema))
     changing = [(itemgetter(field.name), field.type) for field in schema if changes_numbers(field.type)]
+    with_maps = [(itemgetter(field.name), field.type) for field in schema if has_maps(field.type)]
 
     def write(records: Sequence[RecordDict]) -> pa.RecordBatch:
         try:
             # Arrow would take a missing column for a null.
             deque(map(values_of, records), maxlen=0)
+            for value_of, kind in with_maps:
+                require_pairs(map(value_of, records), kind)
             columns: Any = pa.array(records, type=rows)
             for value_of, kind in changing:
                 require_unchanged([*map(value_of, records)], kind)
@@ -116,6 +121,8 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
             return f"emits a record without the column {field.name!r}"
         value = record[field.name]
         try:
+            if has_maps(field.type):
+                require_pairs([value], field.type)
             pa.array([value], type=field.type)
             if changes_numbers(field.type):
                 require_unchanged([value], field.type)

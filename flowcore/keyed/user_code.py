@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
 from flowcore.escaping import show_safely
-from flowcore.serializers.python_values import changes_numbers, require_unchanged
+from flowcore.serializers.python_values import changes_numbers, has_maps, require_pairs, require_unchanged
 
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 
@@ -86,6 +86,8 @@ def build_columns(
 
 
 def _build_column(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if has_maps(kind):
+        require_pairs(values, kind)
     column: pa.Array[Any] = pa.array(values, kind)
     if changes_numbers(kind):
         require_unchanged(values, kind)

@@ -14,7 +14,16 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["ChangedValueError", "changes_numbers", "first_row", "require_unchanged", "to_python", "to_rows"]
+__all__ = [
+    "ChangedValueError",
+    "changes_numbers",
+    "first_row",
+    "has_maps",
+    "require_pairs",
+    "require_unchanged",
+    "to_python",
+    "to_rows",
+]
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -53,6 +62,38 @@ def first_row(rows: pa.RecordBatch) -> dict[str, Any]:
 
 class ChangedValueError(ValueError):
     """Arrow would change a value silently; the message says what would be lost."""
+
+
+def has_maps(kind: pa.DataType) -> bool:
+    """Whether a type is a map, or one is within it."""
+    inner = (kind.field(part).type for part in range(kind.num_fields))
+    return isinstance(kind, pa.MapType) or any(map(has_maps, inner))
+
+
+def require_pairs(values: Iterable[Any], kind: pa.DataType) -> None:
+    """Require that values of a type that `has_maps` have a pair for each entry of a map.
+
+    Arrow ends the process where one is None. To be called before Arrow converts the values.
+
+    Raises:
+        TypeError: An entry of a map is no pair, or a value is of another kind.
+    """
+    given = [value for value in values if value is not None]
+    match kind:
+        case pa.StructType():
+            for position in range(kind.num_fields):
+                field = kind.field(position)
+                if has_maps(field.type):
+                    require_pairs(_select_field(given, position, field.name), field.type)
+        case pa.MapType():
+            pairs = [*chain.from_iterable(each.items() if isinstance(each, dict) else each for each in given)]
+            if wrong := [pair for pair in pairs if not isinstance(pair, tuple | list | dict)]:
+                msg = f"a map has {wrong[0]!r} in place of a pair of key and value"
+                raise TypeError(msg)
+            if has_maps(kind.item_type):
+                require_pairs([pair[1] for pair in pairs if isinstance(pair, tuple | list)], kind.item_type)
+        case _:
+            require_pairs(chain.from_iterable(given), kind.field(0).type)
 
 
 def changes_numbers(kind: pa.DataType) -> bool:

@@ -208,6 +208,30 @@ def test_value_within_a_value_that_arrow_would_change_is_a_misfit(
         build_columns([{"a": fits}, {"a": value}], schema, "f")
 
 
+PAIRS = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (PAIRS, [("a", 1), None]),
+        (pa.list_(PAIRS), [{"a": 1}, [None]]),
+        (pa.struct([("m", PAIRS)]), {"m": [None]}),
+        (pa.map_(pa.string(), PAIRS), {"b": [None]}),
+        (pa.map_(pa.string(), PAIRS), [("b", [("a", 1), None])]),
+    ],
+    ids=["map", "list", "struct", "map of maps", "pairs of maps"],
+)
+def test_map_without_a_pair_is_a_misfit(kind: pa.DataType, value: Any) -> None:
+    """Arrow ends the process at it: each start of a query would lose its worker at the same record."""
+    schema = pa.schema({"a": kind})
+
+    with pytest.raises(MisfitError, match=r"emits a=.*None.*, which is not "):
+        batch_writer(schema)([{"a": None}, {"a": value}])
+    with pytest.raises(FunctionError, match="a map has None in place of a pair of key and value"):
+        build_columns([{"a": None}, {"a": value}], schema, "f")
+
+
 ATOMS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.dates()
 VALUES = st.recursive(
     ATOMS,
