@@ -26,7 +26,7 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.context import names_by_broker
+from flowcore.spark.context import broker_of, names_by_broker
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.bounded_stage import source_versions
 
@@ -250,11 +250,20 @@ def _lag(plan: Plan, progress: FlowProgress, settings: Settings) -> int:
     """The largest number of uncommitted records of any query, by the current ends of the topics."""
     sources = plan.live.sources if plan.live else ()
     topics = [topic for source in sources if (topic := source.topic)]
-    ends: dict[str, dict[int, int]] = {}
-    for servers, names in names_by_broker(topics, settings).items():
-        ends |= end_offsets_of_topics(servers, names)
-    lags = (
-        sum(max(ends.get(one.topic, {}).get(one.partition, 0) - (one.offset or 0), 0) for one in partitions)
-        for partitions in (query.partitions for query in progress.queries)
-    )
+    ends = {
+        servers: end_offsets_of_topics(servers, names)
+        for servers, names in names_by_broker(topics, settings).items()
+    }
+    queries = {query.name: query for query in plan.live_queries}
+    lags = []
+    for each in progress.queries:
+        read = queries[each.name].topics_read if each.name in queries else ()
+        # A flow may read topics of one name on several brokers, each by a query of its own.
+        by_name = {topic.name: ends[broker_of(topic, settings)].get(topic.name, {}) for topic in read}
+        lags.append(
+            sum(
+                max(by_name.get(one.topic, {}).get(one.partition, 0) - (one.offset or 0), 0)
+                for one in each.partitions
+            )
+        )
     return max(lags, default=0)
