@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Tumbling, monotonous
+from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 from flowcore.errors import StateError
 from flowcore.kafka.topics import TopicIdentity
 from flowcore.keyed.content import StoredSchemas
@@ -25,11 +25,12 @@ from flowcore.spark.checkpoint.plan_file import (
     write_plan_file,
 )
 from flowcore.spark.checkpoint.stored_types import add_argument_types
+from tests.idle_functions import IdleProcess
 
 BIDS = TopicIdentity("cluster-a", "id-1", 2)
 
 
-class First(KeyedProcessFunction):
+class First(IdleProcess):
     """Emits nothing."""
 
 

@@ -10,7 +10,6 @@ import pytest
 from flowcore import (
     Flow,
     KafkaTopic,
-    KeyedProcessFunction,
     Parquet,
     Stream,
     Tumbling,
@@ -28,6 +27,7 @@ from flowcore.planner.rules.timestamps import (
 from flowcore.planner.views.text import render_text
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
+from tests.idle_functions import IdleProcess
 
 SALE = "shop STRING, at TIMESTAMP"
 OFF = Settings(force_timestamp_support=False, auto_watermark_interval=timedelta(0))
@@ -206,7 +206,7 @@ def test_timestamps_do_not_cross_a_blocking_edge() -> None:
     assert not {"past -> table", "table -> joined"} & {*formats}
 
 
-class First(KeyedProcessFunction):
+class First(IdleProcess):
     """Emits nothing."""
 
 
