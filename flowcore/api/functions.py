@@ -134,12 +134,22 @@ def require_arguments(
     try:
         signature.bind(*arguments)
     except TypeError as error:
+        if _takes(called, arguments):  # of a __call__ that is a staticmethod Python drops an argument
+            return
         given, taken = ", ".join(arguments), ", ".join(signature.parameters)
         msg = (
             f"operator {operator!r}: {name}({taken}) is called with ({given}): {error}, so that each call "
             f"would fail; pass a function of ({given})"
         )
         raise PlanError(msg) from None
+
+
+def _takes(called: Callable[..., Any], arguments: Sequence[str]) -> bool:
+    try:
+        inspect.signature(called, follow_wrapped=False).bind(*arguments)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def name_of(function: object) -> str:

@@ -2,6 +2,7 @@
 
 from flowcore.api.kafka_topic import KafkaTopic
 from flowcore.api.operators import JoinRegular, Operator, Ranked, Read, WithEventTime, find_timed
+from flowcore.api.window_operator import Window
 
 __all__ = ["find_missing_watermarks", "find_old_rows"]
 
@@ -66,15 +67,17 @@ def find_old_rows(node: Operator) -> Operator | None:
 
     Partners of a regular join arrive at any time, and a row that gets another rank is emitted again.
     """
-    for each in find_timed(node):
+    waiting = [node]
+    for each in waiting:
+        if each.bounded:  # a table has no watermarks
+            continue
         if _emits_old_rows(each):
             return each
         # The watermarks of a cut are those of its stream, unless its topic has a strategy of its own.
-        cut = each.written_by if isinstance(each, Read) else None
-        if cut is not None and each.watermark is None:
-            found = find_old_rows(cut)
-            if found is not None:
-                return found
+        cut = each.written_by if isinstance(each, Read) and each.watermark is None else None
+        above = (cut,) if cut is not None else each.inputs
+        if not isinstance(each, WithEventTime | Window):  # these give their rows a time
+            waiting += [parent for parent in above if parent not in waiting]
     return None
 
 

@@ -78,7 +78,7 @@ def parse_row(node: Operator, name: str, text: str, *, where: str | None = None)
 
 
 def parse_gap(node: Operator, name: str, text: str) -> Expression:
-    """Parse the gap of a session; it must be a whole number, as far as its type is known."""
+    """Parse the gap of a session; it must be a number, as far as its type is known."""
     gap = parse_row(node, name, text, where=f"gap={text!r}")
     require_gap(node, name, gap)
     return gap
@@ -96,7 +96,7 @@ def parse_condition(node: Operator, name: str, text: str) -> Expression:
     if is_arithmetic(condition.text):
         refuse(
             f"operator {name!r}: {text!r} computes a value and is not a condition: Spark would refuse it "
-            f"when it has started; compare it, for instance '{text} > 0'"
+            f"when it has started; compare it, for instance with {'a text' if '||' in text else 'a number'}"
         )
     return condition
 

@@ -41,9 +41,9 @@ Length = float | timedelta
 """A length of time: seconds, or a `timedelta`; whole milliseconds."""
 
 GAP_COLUMN = "_flowcore_gap_ms"
+"""The column with the gap of a session that is an expression."""
 _MOST_SLIDES = 10_000
 """The most windows of a record: each of them is state and an output, so that more were hardly meant."""
-"""The column with the gap of a session that is an expression."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,8 +270,8 @@ def process_function(function: Any, name: str) -> ProcessFunction:
     """Check a process function of windows, or make one of a plain function."""
     if isinstance(function, type):
         refuse(
-            f"operator {name!r}: {function.__name__} is a class: each window would make an object of it, "
-            f"and emit nothing; pass an object, for instance {function.__name__}(), or a function"
+            f"operator {name!r}: {function.__name__} is a class: each window would make an object of it "
+            f"and call none of its methods; pass an object, for instance {function.__name__}(), or a function"
         )
     process = getattr(function, "process", None)
     if not callable(process):

@@ -77,6 +77,10 @@ def _has_nested_keys(kind: pa.DataType) -> bool:
     return any(_has_nested_keys(kind.field(position).type) for position in range(kind.num_fields))
 
 
+_MISFIT = (pa.ArrowException, AttributeError, LookupError, OverflowError, TypeError, ValueError)
+"""What a value of another type raises when it is converted."""
+
+
 def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.RecordBatch]:
     """Make a function that converts records to a batch; columns that the schema lacks are dropped.
 
@@ -98,7 +102,7 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.Recor
             for value_of, kind in changing:
                 require_unchanged([*map(value_of, records)], kind)
             return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
-        except (KeyError, TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
+        except _MISFIT as error:
             unknown = Misfit(0, f"emits records that do not make a batch: {show_safely(str, error)}")
             raise MisfitError(next(find_misfits(records, schema), unknown)) from None
 
@@ -126,7 +130,7 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
             pa.array([value], type=field.type)
             if changes_numbers(field.type):
                 require_unchanged([value], field.type)
-        except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
+        except _MISFIT as error:
             text = show_safely(repr, value)
             text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             loss = f": {error}" if isinstance(error, ChangedValueError) else ""

@@ -1,5 +1,6 @@
 """`flowcore setup`: download and build what flowcore needs besides its Python packages."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -66,13 +67,15 @@ def _write_dagster_home(folder: Path) -> None:
         )
         raise InstallationError(msg)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if is_foreign(folder.stat()):
+    found = folder.stat()
+    if is_foreign(found):
         msg = (
-            f"{folder} belongs to user {folder.stat().st_uid}, who could read and change what Dagster keeps "
+            f"{folder} belongs to user {found.st_uid}, who could read and change what Dagster keeps "
             "there: runs, events and logs; pass a folder of your own"
         )
         raise InstallationError(msg)
-    folder.chmod(0o700)  # its databases and logs are the user's only
+    if found.st_uid == os.geteuid():  # not root's, as of a container's volume
+        folder.chmod(0o700)  # its databases and logs are the user's only
     target.write_text(text, encoding="utf-8")
     click.echo(f"Dagster        {target}; export DAGSTER_HOME={folder.absolute()}")
 

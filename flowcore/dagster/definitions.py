@@ -117,9 +117,9 @@ def definitions(
     flowcore, spark = flowcore or _FLOWCORE, spark or _SPARK
     refuse_literal_secrets(flowcore, spark)
     if kafka or results:
-        flowcore = FlowcoreResource(
-            kafka=kafka or flowcore.kafka, results=results or flowcore.results, more=flowcore.more
-        )
+        given = {name: getattr(flowcore, name) for name in type(flowcore).model_fields}
+        given |= {"kafka": kafka or flowcore.kafka, "results": results or flowcore.results}
+        flowcore = type(flowcore)(**given)
         refuse_literal_secrets(flowcore, spark)
     resources = {
         "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark

@@ -42,8 +42,9 @@ def last_heartbeat_s(instance: dg.DagsterInstance, record: dg.RunRecord) -> floa
     found = instance.get_records_for_run(run.run_id, of_type=kinds, limit=1, ascending=False)
     times = [beat.timestamp for beat in found.records]
     # A launch may set any text, and a run that is launched again has the tag of the run before it.
-    own_tag = re.fullmatch(f"([0-9]{{1,12}}) {re.escape(run.run_id)}", run.tags.get(HEARTBEAT, ""))
-    if own_tag:
-        times.append(float(own_tag[1]))
+    tag = re.fullmatch("([0-9]{1,12})( .*)?", run.tags.get(HEARTBEAT, ""))
+    # Without an id it is of a run that an earlier version began, or was copied from one.
+    if tag and (tag[2] == f" {run.run_id}" or (not tag[2] and float(tag[1]) >= (record.start_time or 0))):
+        times.append(float(tag[1]))
     # After the clock was set back, an earlier heartbeat of the other kind has a later time.
     return min(times, key=lambda each: abs(time.time() - each), default=None)

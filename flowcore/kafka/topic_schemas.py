@@ -113,10 +113,8 @@ class TopicSchemas:
         """
         known = False
         for topic in [each for each in self._sources if each.name == name]:
-            found = self.bounded(
-                topic, settings
-            )  # in an outage, what was known stays, and this is asked again
-            self._sources[topic] = found
+            # In an outage what was known stays, and this is asked again.
+            found = self._sources[topic] = self.bounded(topic, settings)
             known = known or number in found.format_options["writers"]
         if known:
             return f"topic {name!r} has values of schema {number}, which was registered since the start"

@@ -17,7 +17,7 @@ __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"
 _SHOWN_CHARACTERS = 200
 _SHOWN_OF_ERROR = 2_000
 """A text of any length would make a dead letter that no topic takes."""
-_MISFIT = (pa.ArrowException, AttributeError, KeyError, TypeError, OverflowError, ValueError)
+_MISFIT = (pa.ArrowException, AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
 @contextmanager

@@ -77,6 +77,7 @@ def require_pairs(values: Iterable[Any], kind: pa.DataType) -> None:
 
     Raises:
         TypeError: An entry of a map is no pair, or a value is of another kind.
+        IndexError: A tuple is too short.
     """
     given = [value for value in values if value is not None]
     match kind:

@@ -102,18 +102,27 @@ def test_silent_run_of_another_job_counts_as_failed(
 
 @pytest.mark.parametrize(
     "tag",
-    ["", "soon", "9" * 5_000, "{now:.0f}", "{now:.0f} {other}"],
-    ids=["empty", "text", "long", "bare", "copied"],
+    ["", "soon", "9" * 5_000, "{before:.0f}", "{now:.0f} {other}"],
+    ids=["empty", "text", "long", "of an earlier version, copied", "copied"],
 )
 def test_heartbeat_that_is_not_of_the_run_does_not_count(supervised: Supervised, tag: str) -> None:
     """A launch may set any tag, and one that is launched again has the tag of the run before it."""
     other = supervised.start()
-    tag = tag.format(now=time.time(), other=other.run_id)
+    tag = tag.format(now=time.time(), before=time.time() - 1_000, other=other.run_id)
     run = supervised.start_other("auctions_history", 301, **{HEARTBEAT: tag})
     supervised.tick()
     supervised.tick()
 
     assert supervised.status(run) is DagsterRunStatus.FAILURE
+
+
+def test_heartbeat_of_a_run_of_an_earlier_version_counts(supervised: Supervised) -> None:
+    """It has no id of the run; on Kubernetes a run goes on with its code after an update."""
+    run = supervised.start_other("auctions_history", 301, **{HEARTBEAT: f"{time.time():.0f}"})
+    supervised.tick()
+    supervised.tick()
+
+    assert supervised.status(run) is DagsterRunStatus.STARTED
 
 
 def test_other_run_that_beats_between_two_ticks_is_not_lost(supervised: Supervised) -> None:

@@ -63,8 +63,8 @@ def build_format(name: str, columns: ColumnDefinitions | None = None, **options:
         return build(columns, **options)
     except TypeError as error:
         given, known = ", ".join(options) or "no options", _find_options(build)
-        # Python's words name the function that builds the format, not the option.
-        why = "it would not be known what is meant" if set(options) != set(known) else error
+        # Python's words for an option that does not exist name the function that builds the format.
+        why = "it would not be known what is meant" if set(options) - set(known) else error
         msg = (
             f"value format {name!r} cannot be built from {given}: {why}; its options are: "
             f"{', '.join(known) or 'none'}"

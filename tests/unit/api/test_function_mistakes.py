@@ -146,12 +146,21 @@ def _decorated(connection: Any, record: Any) -> Any:
     return {**record, "by": connection}
 
 
+class Static(RichFunction):
+    """Its call needs no object."""
+
+    @staticmethod
+    def __call__(record: Any) -> Any:
+        return record
+
+
 ACCEPTED: dict[str, Callable[[GivenStreams], Stream]] = {
     "built-in": lambda g: g.bids.map(dict, **N),
     "decorated": lambda g: g.bids.map(_decorated, **N),
     "partial": lambda g: g.bids.map(functools.partial(lambda added, record: {**record, "n": added}, 1), **N),
     "default": lambda g: g.bids.map(lambda record, more=1: {**record, "n": more}, **N),
     "bound": lambda g: g.bids.map({"a": {"n": 1}}.get, **N),
+    "static": lambda g: g.bids.map(Static(), **N),
     "window-object": lambda g: _windows(g).process(PerWindow(), **N),
 }
 

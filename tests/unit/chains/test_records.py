@@ -232,6 +232,25 @@ def test_map_without_a_pair_is_a_misfit(kind: pa.DataType, value: Any) -> None:
         build_columns([{"a": None}, {"a": value}], schema, "f")
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.map_(pa.string(), PAIRS), [("a",)]),
+        (pa.struct([("m", PAIRS), ("b", pa.int64())]), ()),
+        (pa.struct([("b", pa.int64()), ("m", pa.int64())]), (1,)),
+    ],
+    ids=["pair", "struct with a map", "struct"],
+)
+def test_tuple_that_is_too_short_is_a_misfit(kind: pa.DataType, value: Any) -> None:
+    """What looks into a value before or after Arrow finds fewer parts than it has."""
+    schema = pa.schema({"a": kind})
+
+    with pytest.raises(MisfitError, match=r"emits a=.*, which is not "):
+        batch_writer(schema)([{"a": None}, {"a": value}])
+    with pytest.raises(FunctionError, match="its function emitted"):
+        build_columns([{"a": None}, {"a": value}], schema, "f")
+
+
 ATOMS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.dates()
 VALUES = st.recursive(
     ATOMS,

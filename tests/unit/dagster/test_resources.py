@@ -48,6 +48,21 @@ def test_broker_without_all_settings_is_beside_the_environment() -> None:
     assert _settings(definitions(kafka=OTHER_BROKER)) == ("other:1", None, {})
 
 
+class OwnResource(FlowcoreResource):
+    """All settings of a project, with a field of its own."""
+
+    region: str = ""
+
+
+def test_resource_of_a_project_keeps_its_class_and_fields() -> None:
+    """Its methods may be its own, too."""
+    given = OwnResource(kafka=BROKER, more=MORE, region="eu")
+    combined = dict(definitions(kafka=OTHER_BROKER, flowcore=given).resources or {})["flowcore"]
+
+    assert (type(combined), combined.region) == (OwnResource, "eu")
+    assert (combined.kafka, combined.more) == (OTHER_BROKER, MORE)
+
+
 def test_variables_stay_variables_when_resources_are_combined() -> None:
     """Of a variable Dagster stores the name only."""
     flowcore = FlowcoreResource(more={"execution.trigger-interval": EnvVar("INTERVAL")})

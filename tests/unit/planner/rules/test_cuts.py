@@ -220,6 +220,27 @@ def test_old_rows_do_not_get_event_time_by_a_cut_without_a_watermark(case: str) 
     assert rows.through(own, schema=schema).window(Tumbling(10)).aggregate(n="count(*)").columns
 
 
+def _with_best_items(flow: Flow) -> Stream:
+    items = flow.read("items", Parquet("items", schema="shop STRING, rate INT"))
+    return _bids(flow).join(items.top_n(1, by="shop", order="rate"), on="shop")
+
+
+def _in_processing_time(flow: Flow) -> Stream:
+    joined = OLD_ROWS["join"](_bids(flow))
+    return joined.window(Tumbling(10), by="shop", time="processing").aggregate(at="max(at)")
+
+
+YOUNG_ROWS = {"table": _with_best_items, "windows": _in_processing_time}
+
+
+@pytest.mark.parametrize("case", YOUNG_ROWS)
+def test_rows_with_a_time_of_their_own_may_cross_a_cut(case: str) -> None:
+    """A table has no watermarks, and windows by processing time give their results a time."""
+    rows = YOUNG_ROWS[case](Flow("f")).select("shop", "at")
+
+    assert rows.through(KafkaTopic("cut", event_time="at"), schema="shop STRING, at BIGINT").columns
+
+
 def test_windows_over_old_rows_do_not_propose_a_cut() -> None:
     """The cut that the error proposes for aggregates would let windows drop these rows."""
     for case, instead in (
