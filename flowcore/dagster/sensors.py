@@ -257,8 +257,8 @@ def _lag(plan: Plan, progress: FlowProgress, settings: Settings) -> int:
     queries = {query.name: query for query in plan.live_queries}
     lags = []
     for each in progress.queries:
-        read = queries[each.name].topics_read if each.name in queries else ()
         # A flow may read topics of one name on several brokers, each by a query of its own.
+        read = queries[each.name].topics_read if each.name in queries else topics
         by_name = {topic.name: ends[broker_of(topic, settings)].get(topic.name, {}) for topic in read}
         lags.append(
             sum(

@@ -293,17 +293,22 @@ def test_guesses_of_the_password_are_limited_and_who_has_logged_in_is_not() -> N
         with nginx(settings) as log:
             wait_until(lambda: answers(only.alive, "/"), f"nginx answers: {log.read_text()}")
             refused, given = cookie(only.port, wrong[0]), cookie(only.port, right)
-            guesses = [only.send("GET", "/", {"Authorization": each})[0] for each in (*wrong, right)]
+            guesses = [only.send("GET", "/", {"Authorization": each})[0] for each in wrong]
+            found = {only.send("GET", "/", {"Authorization": right})[0] for _ in range(50)}
             assert given is not None
             headers = {"Authorization": right, "Cookie": given.partition(";")[0]}
             logged_in = {only.send("GET", "/", headers)[0] for _ in range(50)}
-            forged = only.send("GET", "/", headers | {"Cookie": "flowcore_proxy="})[0]
+            forged = {
+                only.send("GET", "/", headers | {"Cookie": f"flowcore_proxy={text}"})[0]
+                for text in ("", "0") * 25
+            }
 
     assert refused is None
     assert given.endswith("; HttpOnly; SameSite=Strict; Path=/")
     assert set(guesses) == {401, 429}
     assert guesses.count(401) < 50
-    assert (guesses[-1], forged) == (429, 429)
+    assert 429 in found
+    assert 429 in forged
     assert logged_in == {200}
 
 
