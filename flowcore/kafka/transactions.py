@@ -280,7 +280,7 @@ class TransactionalWriter:
         kind = UnreachableBrokerError if _is_outage(reason) else BrokerError
         text += f"; {FENCED}" if _is_fenced(reason) else ""
         if isinstance(reason, KafkaError) and reason.code() in _REFUSED:
-            kind, text = BrokerAccessError, f"{text}; see the access control list in {GUIDE}"
+            kind, text = BrokerAccessError, f"{text}: it does not allow this, see {GUIDE}"
         return kind(
             f"slot {slot} of query {self.query!r} {what} at {self.login['bootstrap.servers']} ({text}): "
             "readers see nothing of it, and the next start writes it; check the broker, and that no other "

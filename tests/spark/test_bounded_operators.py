@@ -233,7 +233,7 @@ MISTAKES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
     ),
     "type": (lambda g: g.sales.where("price + array(1) > 1"), "'where_1' cannot be compiled: "),
     "type-in-aggregate": (
-        lambda g: g.sales.aggregate(by="shop", n="sum(array(1))"),
+        lambda g: g.sales.aggregate(by="shop", n="sum(reverse(split(shop, '')))"),
         "'aggregate_1' cannot be compiled: ",
     ),
     "not-an-aggregate": (
@@ -244,7 +244,10 @@ MISTAKES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
         lambda g: g.places.union(g.shops.select("coalesce(array(1)) as shop", "city")),
         "'union_1' cannot be compiled: ",
     ),
-    "field": (lambda g: g.sales.select("price.amount"), "'select_3' cannot be compiled: .*price"),
+    "field": (
+        lambda g: g.sales.select("named_struct('a', price).b as x"),
+        "'select_3' cannot be compiled: .*`?b`?",
+    ),
     "apply-columns": (
         lambda g: g.sales.apply(lambda frame: frame.drop("price"), name="model"),
         "'model': its function returned the columns id, shop, region, and id, .*, price were declared",
