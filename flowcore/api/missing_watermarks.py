@@ -1,4 +1,4 @@
-"""Find out why an operator over unbounded input cannot use event time."""
+"""Find out why an operator over unbounded input cannot use event time, or would take its rows for late."""
 
 from flowcore.api.kafka_topic import KafkaTopic
 from flowcore.api.operators import JoinRegular, Operator, Ranked, Read, WithEventTime, find_timed

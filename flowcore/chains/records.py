@@ -17,6 +17,7 @@ from flowcore.errors import StateError
 from flowcore.escaping import show_safely
 from flowcore.keyed.columns import concat_batches
 from flowcore.serializers.python_values import (
+    MISFIT_ERRORS,
     ChangedValueError,
     changes_numbers,
     has_maps,
@@ -77,10 +78,6 @@ def _has_nested_keys(kind: pa.DataType) -> bool:
     return any(_has_nested_keys(kind.field(position).type) for position in range(kind.num_fields))
 
 
-_MISFIT = (pa.ArrowException, AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""What a value of another type raises when it is converted."""
-
-
 def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.RecordBatch]:
     """Make a function that converts records to a batch; columns that the schema lacks are dropped.
 
@@ -102,7 +99,7 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.Recor
             for value_of, kind in changing:
                 require_unchanged([*map(value_of, records)], kind)
             return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
-        except _MISFIT as error:
+        except MISFIT_ERRORS as error:
             unknown = Misfit(0, f"emits records that do not make a batch: {show_safely(str, error)}")
             raise MisfitError(next(find_misfits(records, schema), unknown)) from None
 
@@ -130,7 +127,7 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
             pa.array([value], type=field.type)
             if changes_numbers(field.type):
                 require_unchanged([value], field.type)
-        except _MISFIT as error:
+        except MISFIT_ERRORS as error:
             text = show_safely(repr, value)
             text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             loss = f": {error}" if isinstance(error, ChangedValueError) else ""

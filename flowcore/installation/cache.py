@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowcore.errors import InstallationError
+from flowcore.ownership import is_foreign
 
 __all__ = ["cache_folder", "lock_folder", "remove_partial", "require_own"]
 
@@ -78,7 +79,7 @@ def require_own(*paths: Path) -> None:
             entry = path.stat()
         except FileNotFoundError:
             continue
-        if entry.st_uid not in (os.geteuid(), 0):
+        if is_foreign(entry):
             problem, mend = f"belongs to user {entry.st_uid}", f"sudo chown -R {os.geteuid()} {path}"
         elif entry.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             problem, mend = (

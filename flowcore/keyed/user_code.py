@@ -10,14 +10,19 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
 from flowcore.escaping import show_safely
-from flowcore.serializers.python_values import changes_numbers, has_maps, require_pairs, require_unchanged
+from flowcore.serializers.python_values import (
+    MISFIT_ERRORS,
+    changes_numbers,
+    has_maps,
+    require_pairs,
+    require_unchanged,
+)
 
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
 
 _SHOWN_CHARACTERS = 200
 _SHOWN_OF_ERROR = 2_000
 """A text of any length would make a dead letter that no topic takes."""
-_MISFIT = (pa.ArrowException, AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
 @contextmanager
@@ -73,7 +78,7 @@ def build_columns(
     """
     try:
         return [_build_column([record[field.name] for record in records], field.type) for field in schema]
-    except _MISFIT as error:
+    except MISFIT_ERRORS as error:
         wrong = next((record for record in records if not _fits(record, schema)), records[0])
         shown = show_safely(repr, wrong)[:_SHOWN_CHARACTERS]
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
@@ -98,6 +103,6 @@ def _fits(record: Any, schema: pa.Schema) -> bool:
     try:
         for field in schema:
             _build_column([record[field.name]], field.type)
-    except _MISFIT:
+    except MISFIT_ERRORS:
         return False
     return True

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 __all__ = [
+    "MISFIT_ERRORS",
     "ChangedValueError",
     "changes_numbers",
     "first_row",
@@ -27,6 +28,9 @@ __all__ = [
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+
+MISFIT_ERRORS = (pa.ArrowException, AttributeError, LookupError, OverflowError, TypeError, ValueError)
+"""What a value raises that Arrow is to convert to another type than its own."""
 
 
 def to_python(column: pa.Array[Any], maps: Literal["lossy", "strict"] | None = None) -> list[Any]:
@@ -79,22 +83,13 @@ def require_pairs(values: Iterable[Any], kind: pa.DataType) -> None:
         TypeError: An entry of a map is no pair, or a value is of another kind.
         IndexError: A tuple is too short.
     """
-    given = [value for value in values if value is not None]
-    match kind:
-        case pa.StructType():
-            for position in range(kind.num_fields):
-                field = kind.field(position)
-                if has_maps(field.type):
-                    require_pairs(_select_field(given, position, field.name), field.type)
-        case pa.MapType():
-            pairs = [*chain.from_iterable(each.items() if isinstance(each, dict) else each for each in given)]
-            if wrong := [pair for pair in pairs if not isinstance(pair, tuple | list | dict)]:
+    for inner, inner_kind in _find_inner(values, kind, has_maps):
+        if isinstance(kind, pa.MapType):
+            wrong = [pair for pair in inner if not isinstance(pair, tuple | list | dict)]
+            if wrong:
                 msg = f"a map has {wrong[0]!r} in place of a pair of key and value"
                 raise TypeError(msg)
-            if has_maps(kind.item_type):
-                require_pairs([pair[1] for pair in pairs if isinstance(pair, tuple | list)], kind.item_type)
-        case _:
-            require_pairs(chain.from_iterable(given), kind.field(0).type)
+        require_pairs(inner, inner_kind)
 
 
 def changes_numbers(kind: pa.DataType) -> bool:
@@ -113,7 +108,7 @@ def require_unchanged(values: Iterable[Any], kind: pa.DataType) -> None:
             list, map or struct, too.
     """
     if kind.num_fields:
-        for inner, inner_kind in _find_inner(values, kind):
+        for inner, inner_kind in _find_inner(values, kind, changes_numbers):
             require_unchanged(inner, inner_kind)
         return
     whole = pa.types.is_integer(kind)
@@ -142,14 +137,16 @@ def _find_loss(value: Any, kind: pa.DataType) -> str:
     return "a fraction would be cut off" if number % 1 else ""
 
 
-def _find_inner(values: Iterable[Any], kind: pa.DataType) -> Iterator[tuple[list[Any], pa.DataType]]:
-    """The values within values of a nested type, with each inner type that Arrow may change values of."""
+def _find_inner(
+    values: Iterable[Any], kind: pa.DataType, wanted: Callable[[pa.DataType], bool]
+) -> Iterator[tuple[list[Any], pa.DataType]]:
+    """The values within values of a nested type, with each inner type; of a struct, of its wanted fields."""
     given = [value for value in values if value is not None]
     match kind:
         case pa.StructType():
             for position in range(kind.num_fields):
                 field = kind.field(position)
-                if changes_numbers(field.type):
+                if wanted(field.type):
                     yield _select_field(given, position, field.name), field.type
         case pa.MapType():
             pairs = (value.items() if isinstance(value, dict) else value for value in given)

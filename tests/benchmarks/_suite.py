@@ -1,7 +1,7 @@
 """All benchmarks, with the options of each at three sizes.
 
 *Full* is what figures are quoted from: three rounds, over records enough to tell the start from the rate,
-two hours in all; a benchmark by itself has larger defaults. *Quick* shows in a quarter of an hour whether a
+some hours in all; a benchmark by itself has larger defaults. *Quick* shows in a quarter of an hour whether a
 change moved something: of most benchmarks by one round, over too few records to tell the start from the rate,
 and without the further cases of a benchmark. *Smallest* shows only that a benchmark runs and that its answers
 are right: its figures mean nothing.

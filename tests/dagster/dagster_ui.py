@@ -321,6 +321,16 @@ def _answers(port: int) -> bool:
         return False
 
 
+def login_cookie(port: int, login: str) -> str | None:
+    """The ``Set-Cookie`` with which the proxy answers a request with this login, if it is the right one."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", "/", headers={"Authorization": login})
+        return connection.getresponse().getheader("Set-Cookie")
+    finally:
+        connection.close()
+
+
 def _request(
     port: int, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
 ) -> Any:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import pytest
 from browsing import browsing, chromium
-from dagster_ui import PROJECT
+from dagster_ui import PROJECT, login_cookie
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -267,16 +267,6 @@ def test_attack_is_refused(proxy: Proxy, attack: tuple[int, str, str, Mapping[st
     assert key not in proxy.executed()
 
 
-def cookie(port: int, login: str) -> str | None:
-    """The cookie that is given for a login."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request("GET", "/", headers={"Authorization": login})
-        return connection.getresponse().getheader("Set-Cookie")
-    finally:
-        connection.close()
-
-
 def test_guesses_of_the_password_are_limited_and_who_has_logged_in_is_not() -> None:
     """Each guess costs the time of a slow hash; the answer to one too many does not tell that it is right."""
     right = LOGIN["Authorization"]
@@ -292,7 +282,7 @@ def test_guesses_of_the_password_are_limited_and_who_has_logged_in_is_not() -> N
         }
         with nginx(settings) as log:
             wait_until(lambda: answers(only.alive, "/"), f"nginx answers: {log.read_text()}")
-            refused, given = cookie(only.port, wrong[0]), cookie(only.port, right)
+            refused, given = login_cookie(only.port, wrong[0]), login_cookie(only.port, right)
             guesses = [only.send("GET", "/", {"Authorization": each})[0] for each in wrong]
             found = {only.send("GET", "/", {"Authorization": right})[0] for _ in range(50)}
             assert given is not None

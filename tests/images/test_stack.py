@@ -22,7 +22,7 @@ from pipelines.auctions.readers import read_values
 from pipelines.nexmark.feed import feed
 from pipelines.nexmark.generator import NexmarkConfig, live_batches
 from pipelines.nexmark.history import write_history
-from tests.dagster.dagster_ui import Ui
+from tests.dagster.dagster_ui import Ui, login_cookie
 from tests.images.engine import PROJECT, docker
 from tests.waiting import wait_until
 
@@ -202,12 +202,7 @@ def _ask_prometheus(stack: Stack, path: str) -> str:
 @cache
 def _cookie(port: int, login: str) -> str:
     """The cookie of one who has logged in: without it, a few requests a second are answered."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request("GET", "/server_info", headers={"Authorization": login})
-        given = connection.getresponse().getheader("Set-Cookie")
-    finally:
-        connection.close()
+    given = login_cookie(port, login)
     assert given is not None
     return given.partition(";")[0]
 
