@@ -216,7 +216,7 @@ def require_fields(node: Operator, name: str, text: str, expression: Expression)
             continue  # a field of an array is the array of those of its elements; one of a map is a key
         what = f"which has the fields {', '.join(known)}" if known else "which has no fields"
         refuse(
-            f"operator {name!r}: {text!r} reads the field {field!r} of {column!r} of type {kind}, {what}: "
+            f"operator {name!r}: {text!r} reads the field {field!r} of {column!r}, which is {kind}, {what}: "
             "Spark would refuse it when it has started; correct the name, or the schema"
         )
 
