@@ -16,7 +16,7 @@ __all__ = ["WithHistory"]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WithHistory(Operator):
-    """The records of a bounded stream, in the order of event time, and then those of a topic.
+    """The records of a bounded stream, sorted by event time if the topic has it, and then those of a topic.
 
     Its inputs are the source of the topic, and the bounded stream.
 

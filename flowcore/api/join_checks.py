@@ -1,6 +1,6 @@
 """Checks of joins by time or of two unbounded streams, and of the times that they are declared with.
 
-Each raises `PlanError` with the operator's name.
+The checks raise `PlanError` with the operator's name, except for a lateness that is not a length.
 """
 
 from collections.abc import Sequence
@@ -150,6 +150,7 @@ def allowed_lateness_ms(name: str, length: Length) -> int:
 
     Raises:
         InvalidWindowError: It is not a number of whole milliseconds.
+        PlanError: It is negative or endless.
     """
     length_ms = lateness_ms(length)
     if length_ms < 0:

@@ -3,9 +3,9 @@
 A row of a group has an identity: a later row with the same identity replaces it. Of each group the positions
 of its *first* rows are kept in order: the ranked rows, and a margin. All other rows of the group come after
 the last of these, in no order. A new row that comes after the last one is not compared further. If so many
-of the first rows are removed that a rank has none, the first rows are selected anew among all rows of the
-group, in a time that is proportional to their number. The margin grows with the square root of the group, so
-that this is rare. Until it happens, a step costs as much as the rows that it changes.
+of the first rows are removed that a rank has none, the first rows are selected anew. This scans all rows of
+the key group. The margin grows with the square root of the group, so that this is rare. Until then a step
+costs as much as the changed rows plus the first rows of the groups that they touch.
 
 Source: Yi, Yu, Yang, Xia and Chen, "Efficient Maintenance of Materialized Top-k Views", ICDE 2003.
 """

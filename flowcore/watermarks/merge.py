@@ -98,8 +98,8 @@ class ChannelElements:
         """Sort elements by channel, in the order of the channels' first elements.
 
         Returns:
-            The elements, and for each of them how many of the given ones it needs to be processed: the number
-            of the last given one up to it.
+            The sorted elements, and for each the highest input index among it and the elements before it. An
+            element may be processed once the input up to that index has been read.
         """
         by_channel: dict[str, list[tuple[int, Watermark | WatermarkStatus]]] = {}
         for number, (name, element) in enumerate(elements):

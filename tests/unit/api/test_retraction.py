@@ -299,7 +299,7 @@ def outer_join(flow: Flow) -> Stream:
 def test_operators_that_would_count_a_deletion_as_a_row_are_refused(
     declare: Callable[[Flow], Stream], by: str
 ) -> None:
-    """Windows and `reduce` know no deletions; a process function gets them as they are."""
+    """Windows and `reduce` cannot process deletions."""
     wanted = f"operator 'n': rows of .* replace and delete earlier ones by {by}: those would still be counted"
     with pytest.raises(PlanError, match=wanted):
         declare(Flow("f")).window(Global(), trigger=Count(2), name="n")

@@ -157,7 +157,7 @@ def test_what_a_tombstone_cannot_have_is_refused(options: dict[str, Any], messag
 
 
 def test_unions_of_unions_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that unites many topics one after the other is declared and planned at once."""
+    """Each operator upstream is visited once, however many unions there are."""
     flow = Flow("f")
     united = live(flow)
     for number in range(12):

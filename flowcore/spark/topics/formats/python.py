@@ -59,11 +59,11 @@ class PythonSql:
         return f"{self._name(schema, 'read')}({payload})"
 
     def misfits(self, schema: Schema, payload: str) -> list[str]:  # noqa: ARG002 - the protocol's
-        """None: what does not fit is null."""
+        """No conditions: a payload that does not fit is parsed as null."""
         return []
 
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's
-        """None: a payload that cannot be read has no fields."""
+        """No conditions: a payload that cannot be read has no fields."""
         return []
 
     def unwritable(self, columns: Mapping[str, str]) -> str:

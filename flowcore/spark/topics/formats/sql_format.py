@@ -59,7 +59,10 @@ class SqlFormat(Protocol):
         """SQL text of why a value cannot be written, null if it can; None if every value can."""
 
     def write(self, columns: Mapping[str, str]) -> str:
-        """The bytes of a value of these columns, which are SQL text by name; a value that cannot be fails."""
+        """The bytes of a value of these columns, which are SQL text by name.
+
+        A value that cannot be written fails or is null, as the format says.
+        """
 
 
 class RawSql:
@@ -77,7 +80,7 @@ class RawSql:
         return [f"NOT is_valid_utf8({RECORD}.{quote(column.name)})"] if column.type == "STRING" else []
 
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's
-        """None: a payload has no fields."""
+        """No conditions: a payload has no fields."""
         return []
 
     def unwritable(self, columns: Mapping[str, str]) -> None:

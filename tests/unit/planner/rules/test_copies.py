@@ -75,8 +75,8 @@ def _stored(value: bool) -> OperatorAttributesBuilder:
     return OperatorAttributesBuilder().set_output_value_stored(value)
 
 
-class _Made:
-    """A flow whose operators each write to a topic of their name, if no other operator reads them."""
+class _FlowBuilder:
+    """Builds a flow; `plan` writes each passed stream to a topic of its name."""
 
     def __init__(self) -> None:
         self.flow = Flow("f")
@@ -103,11 +103,11 @@ def _copies(chain: Chain) -> dict[str, str]:
 
 def test_chain_shares_what_its_sender_does_not_keep() -> None:
     """op1(s=false) -> op2(s=true) -> op3: op2 gets op1's objects, op3 none of op2's."""
-    made = _Made()
-    op1 = made.map(made.bids, "op1", attributes=_stored(False))
-    op2 = made.map(op1, "op2", attributes=_stored(True))
+    builder = _FlowBuilder()
+    op1 = builder.map(builder.bids, "op1", attributes=_stored(False))
+    op2 = builder.map(op1, "op2", attributes=_stored(True))
 
-    (chain,) = _chains(made.plan(made.map(op2, "op3")))
+    (chain,) = _chains(builder.plan(builder.map(op2, "op3")))
 
     assert _copies(chain) == {"op1 op2": "reuse", "op2 op3": "deep"}
     assert chain.name == "op1 > op2 > op3"
@@ -116,12 +116,12 @@ def test_chain_shares_what_its_sender_does_not_keep() -> None:
 
 def test_fan_out_is_decided_for_each_receiver() -> None:
     """op1(s=false) -> {op2, op3(s=true) -> {op4, op5}}: op4 and op5 share no objects."""
-    made = _Made()
-    op1 = made.map(made.bids, "op1", attributes=_stored(False))
-    op2, op3 = made.map(op1, "op2"), made.map(op1, "op3", attributes=_stored(True))
-    op4, op5 = made.map(op3, "op4"), made.map(op3, "op5")
+    builder = _FlowBuilder()
+    op1 = builder.map(builder.bids, "op1", attributes=_stored(False))
+    op2, op3 = builder.map(op1, "op2"), builder.map(op1, "op3", attributes=_stored(True))
+    op4, op5 = builder.map(op3, "op4"), builder.map(op3, "op5")
 
-    (chain,) = _chains(made.plan(op2, op4, op5))
+    (chain,) = _chains(builder.plan(op2, op4, op5))
 
     assert _copies(chain) == {"op1 op2": "reuse", "op1 op3": "reuse", "op3 op4": "deep", "op3 op5": "deep"}
     assert chain.name == "op1 > {op2, op3 > {op4, op5}}"
@@ -131,21 +131,21 @@ def test_fan_out_is_decided_for_each_receiver() -> None:
 
 def test_fan_out_copies_only_for_the_receiver_that_asks() -> None:
     """A receiver that changes its record gets a copy; the other receiver gets the object."""
-    made = _Made()
-    op1 = made.map(made.bids, "op1")
+    builder = _FlowBuilder()
+    op1 = builder.map(builder.bids, "op1")
     changing = OperatorAttributesBuilder().set_input_record_stored(True)
 
-    (chain,) = _chains(made.plan(made.map(op1, "op2", attributes=changing), made.map(op1, "op3")))
+    (chain,) = _chains(builder.plan(builder.map(op1, "op2", attributes=changing), builder.map(op1, "op3")))
 
     assert _copies(chain) == {"op1 op2": "shallow", "op1 op3": "reuse"}
 
 
 def test_nothing_declared_is_copied_everywhere() -> None:
     """Operators without declared attributes get copies, and their output is copied, too."""
-    made = _Made()
-    op1 = made.map(made.bids, "op1", attributes=OperatorAttributes())
+    builder = _FlowBuilder()
+    op1 = builder.map(builder.bids, "op1", attributes=OperatorAttributes())
 
-    (chain,) = _chains(made.plan(made.map(op1, "op2", attributes=OperatorAttributes())))
+    (chain,) = _chains(builder.plan(builder.map(op1, "op2", attributes=OperatorAttributes())))
 
     assert _copies(chain) == {"op1 op2": "deep"}
     assert [decision.value for decision in chain.outputs.values()] == ["deep"]
@@ -154,9 +154,9 @@ def test_nothing_declared_is_copied_everywhere() -> None:
 @pytest.mark.parametrize("reuse", [False, True])
 def test_object_reuse_is_a_setting(reuse: bool) -> None:
     """It overrides all attributes, also for the outputs of a chain."""
-    made = _Made()
-    op1 = made.map(made.bids, "op1", function=_Rich())
-    plan = made.plan(made.map(op1, "op2", function=_Rich()), **{"pipeline.object-reuse": reuse})
+    builder = _FlowBuilder()
+    op1 = builder.map(builder.bids, "op1", function=_Rich())
+    plan = builder.plan(builder.map(op1, "op2", function=_Rich()), **{"pipeline.object-reuse": reuse})
     (chain,) = _chains(plan)
     wanted = "reuse" if reuse else "deep"
 
@@ -165,29 +165,29 @@ def test_object_reuse_is_a_setting(reuse: bool) -> None:
 
 def test_batches_are_never_copied_on_their_way_on() -> None:
     """An Arrow batch is immutable; records that become a batch are copied like others."""
-    made = _Made()
-    batches = made.map(made.bids, "op1", function=_Rich()).map_batches(_Rich(), schema=ROW, name="op2")
+    builder = _FlowBuilder()
+    batches = builder.map(builder.bids, "op1", function=_Rich()).map_batches(_Rich(), schema=ROW, name="op2")
 
-    (chain,) = _chains(made.plan(made.map(batches, "op3")))
+    (chain,) = _chains(builder.plan(builder.map(batches, "op3")))
 
     assert _copies(chain) == {"op1 op2": "deep", "op2 op3": "reuse"}
 
 
 def test_chain_ends_at_another_reader() -> None:
     """The records leave the worker there, so downstream functions are a new call."""
-    made = _Made()
-    op1 = made.map(made.bids, "op1")
-    plan = made.plan(made.map(op1, "op2"), op1.select("a", name="native"))
+    builder = _FlowBuilder()
+    op1 = builder.map(builder.bids, "op1")
+    plan = builder.plan(builder.map(op1, "op2"), op1.select("a", name="native"))
 
     assert [chain.name for chain in _chains(plan)] == ["op1", "op2"]
 
 
 def test_chains_are_those_of_one_query() -> None:
     """Each query has its own readers, so it has its own chains."""
-    made = _Made()
-    op1 = made.map(made.bids, "op1")
-    counted = made.map(op1, "op2").aggregate(by="a", n="count(*)", name="counted")
-    plan = made.plan(made.map(op1, "op3"), counted)
+    builder = _FlowBuilder()
+    op1 = builder.map(builder.bids, "op1")
+    counted = builder.map(op1, "op2").aggregate(by="a", n="count(*)", name="counted")
+    plan = builder.plan(builder.map(op1, "op3"), counted)
     assert plan.live is not None
 
     named = {query.name: [chain.name for chain in query.chains] for query in plan.live.queries}

@@ -166,7 +166,7 @@ def test_an_aggregate_that_does_not_run_by_key_group_is_refused_beside_state(beh
 
 
 def test_bad_records_leave_through_a_shared_query(tmp_path: Path) -> None:
-    """They leave through exactly one query: one of their own only where no other reads their source."""
+    """One query writes them. It is a separate query only if no shared query reads their source."""
 
     def count(*, shift: bool = False, files: bool = False, copy: bool = False) -> dict[str, int]:
         flow = Flow("f")
