@@ -1,9 +1,9 @@
 """Settings of a run: everything that is not part of the flow.
 
-Each setting has one key, named as in Flink and Spark. The sources are, later ones winning: defaults, a TOML
-file, environment variables (``kafka.bootstrap.servers`` is ``FLOWCORE_KAFKA_BOOTSTRAP_SERVERS``, or a
-variable of exactly that name), and ``--set key=value``. Keys that begin with ``spark.`` are passed to
-Spark: a cluster is chosen by ``spark.master``, never in code.
+Each setting has one key, named as in Flink and Spark. The sources, of which a later one overrides an earlier
+one, are: defaults, a TOML file, environment variables (``kafka.bootstrap.servers`` is
+``FLOWCORE_KAFKA_BOOTSTRAP_SERVERS``, or a variable of exactly that name), and ``--set key=value``. Keys that
+begin with ``spark.`` are passed to Spark: a cluster is chosen by ``spark.master``, never in code.
 """
 
 from flowcore.durations import parse_duration

@@ -232,8 +232,8 @@ class Settings:
     )  # fmt: skip
     channel_expiry: timedelta = _setting(
         "watermark.channel-expiry", timedelta(0), parse_duration,
-        "time after which a channel of a tagged topic that has sent no control element holds event time no "
-        "more, until it sends again; 0 for no limit",
+        "time after which a channel of a tagged topic that has sent no control element no longer holds event "
+        "time, until it sends again; 0 for no limit",
     )  # fmt: skip
     object_reuse: bool = _setting(
         "pipeline.object-reuse", False, read_flag,
