@@ -20,7 +20,7 @@ class Decision:
 
 
 class Obstacle(NamedTuple):
-    """Why something is not possible, and what would change that; empty if nothing would."""
+    """Why something is not possible; ``change`` is what would make it possible, empty if nothing would."""
 
     why: str
     change: str = ""

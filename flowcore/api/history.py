@@ -57,12 +57,12 @@ def _require_topic(history: Operator, live: Operator, name: str) -> KafkaTopic:
     if live.bounded:
         refuse(
             f"operator {name!r}: {live.name!r} is bounded, and only an unbounded stream begins with a "
-            "history; unite both with union, or leave until= of its topic out"
+            "history; unite both with union, or remove until= from its topic"
         )
     topic = live.topic
     if not isinstance(live, Read) or topic is None:
         refuse(
-            f"operator {name!r}: {live.name!r} is not a source, so that its first records would be processed "
+            f"operator {name!r}: {live.name!r} is not a source, so its first records would be processed "
             "before the history; pass what flow.read(...) returned, of a topic without deduplicate=True, and "
             "put other operators after then(...)"
         )

@@ -43,7 +43,7 @@ def require_stream_join(
     replaced: ReplacedRows,
     by_time: bool = False,
 ) -> None:
-    """Check that both sides are streams with records as the join needs them, and have its event time.
+    """Check that both sides can be joined: streams (or tables, if ``by_time``) with the event time it needs.
 
     Args:
         by_time: The join compares times, so that both sides may be bounded.
@@ -54,13 +54,13 @@ def require_stream_join(
     if bounded and not by_time:
         refuse(
             f"operator {name!r}: {left.name!r} and {right.name!r} are bounded: their rows do not arrive one "
-            "after the other, so that none is the latest; use join_asof(..., timestamps=(left, right))"
+            "after the other, so none is the latest; use join_asof(..., timestamps=(left, right))"
         )
     if left.bounded != right.bounded:
         ends, stream = (left, right) if left.bounded else (right, left)
         refuse(
             f"operator {name!r}: join of streams with the bounded {ends.name!r}: it has no watermarks, so "
-            "that records would wait for their partners for ever; join the stream with it, "
+            "records would wait for their partners for ever; join the stream with it, "
             f"{stream.name}.join({ends.name}, ...), and use where(...) for the times"
         )
     if left is right:
@@ -96,7 +96,8 @@ def parse_timestamps(
     """The declared times of the rows of bounded sides; None for streams.
 
     Raises:
-        PlanError: They are missing, given in vain, or name a column that does not exist.
+        PlanError: They are missing for bounded sides, passed for streams, or name a column that does not
+            exist.
     """
     if not left.bounded:
         if timestamps is not None:
@@ -114,7 +115,7 @@ def parse_timestamps(
         )
     if isinstance(timestamps, str) or len(timestamps) != 2:  # noqa: PLR2004 - a left and a right one
         refuse(
-            f"operator {name!r}: timestamps={timestamps!r} are not two: a time would be missing on one side; "
+            f"operator {name!r}: timestamps={timestamps!r} is not a pair: one side would have no time; "
             "pass a column or expression of the left and one of the right, for instance "
             "timestamps=('ordered_at', 'paid_at')"
         )

@@ -16,10 +16,10 @@ The timestamp of a pair is the later one of both rows, and an unmatched row has 
 none of them is late downstream, the emitted watermark is `IntervalJoin.watermark_delay_ms` older than the one
 that arrives.
 
-In processing time, the timestamp of a row is the time of its batch, and the clock is the watermark: an
-interval of the same length in both directions is the time to live of a regular join. No row is late then, and
-pairs have no timestamp. An unmatched row is emitted in the step in which it arrives, and deleted when its
-first partner arrives. Removing a row from state changes nothing that was emitted.
+In processing time, the timestamp of a row is the time of its batch, and processing time takes the place of
+the watermark: an interval of the same length in both directions is the time to live of a regular join. No row
+is late then, and pairs have no timestamp. An unmatched row is emitted in the step in which it arrives, and
+deleted when its first partner arrives. Removing a row from state changes nothing that was emitted.
 
 Times are integer milliseconds since the epoch, UTC.
 

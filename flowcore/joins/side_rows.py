@@ -180,13 +180,13 @@ class SideRows:
         self.codes, self._index = numbers[self.codes], None
 
     def take_unsaved(self) -> pa.RecordBatch:
-        """The stored form of rows that changed since the last call, without those that have ended since."""
+        """The stored columns of rows that changed since the last call, without those that ended since."""
         found = self._stored(self._unsaved & (~self._has_ended() | self._is_removed()))
         self._unsaved[:] = False
         return found
 
     def take_all(self) -> pa.RecordBatch:
-        """The stored form of all rows that have not ended."""
+        """The stored columns of all rows that have not ended."""
         self._unsaved[:] = False
         return self._stored(~self._has_ended())
 

@@ -1,7 +1,7 @@
 """Transactional writing: the records of one slot and batch, with their ledger entry, in one transaction.
 
 A new producer of a slot first ends the transaction of the producer before it: Kafka aborts it, or completes
-it if its commit had begun, and lets the earlier producer write no more. Then the ledger tells whether the
+it if its commit had begun, and lets the earlier producer write no more. Then the ledger shows whether the
 batch was committed, so no commit stays in doubt.
 """
 

@@ -23,7 +23,7 @@ from flowcore.windows.built_in import BuiltIn
 __all__ = ["Argument", "Total"]
 
 _SMALLEST = 1074
-"""The smallest positive number is 2 to the power of minus this."""
+"""The smallest positive float is ``2 ** -_SMALLEST``."""
 _UNKNOWN = object()
 
 
@@ -32,9 +32,8 @@ class Argument:
     """A column whose values are aggregated.
 
     Attributes:
-        sums: A sum is kept.
-        counts: The occurrences of each value are counted, for the least, the greatest and the number of
-            distinct values.
+        sums: Whether the sum is kept.
+        counts: Whether occurrences of each value are counted, for min, max and distinct counts.
     """
 
     column: str
@@ -87,8 +86,7 @@ class Total:
     Attributes:
         records: How many values it has.
         total: The sum of the finite values.
-        values: The number of occurrences of each value; of a column that is only summed, of the values that
-            are not finite.
+        values: The occurrences of each value; if the column is only summed, of non-finite values only.
     """
 
     __slots__ = ("_greatest", "_least", "records", "total", "values")
@@ -113,7 +111,8 @@ class Total:
                 self._greatest = value
             return
         self.values.pop(value, None)
-        # The next value is looked for when it is asked for: once in a step, whatever was taken back.
+        # `_find_least` and `_find_greatest` search the next value on demand: once per step, however many
+        # values were retracted.
         if value is self._least or value == self._least:
             self._least = _UNKNOWN
         if value is self._greatest or value == self._greatest:
@@ -161,7 +160,7 @@ class Total:
         return self.total / self.records
 
     def _divide(self, records: int) -> float:
-        """The sum, divided by a number, of floating-point values."""
+        """The sum of floating-point values, divided by ``records``."""
         if self.values:
             odd = [value for value in (NAN, float("inf"), float("-inf")) if value in self.values]
             if odd:

@@ -2,7 +2,8 @@
 
 A channel is a partition of a source, a sender or key group whose elements arrive, or a source of a query. One
 rule holds for all: the combined watermark is the minimum over the active channels, and never goes back. A
-channel that becomes active below it holds it until it has caught up.
+channel that becomes active below the combined watermark holds the combined watermark until the channel has
+caught up.
 
 A channel at the end of time has ended: it is not idle, and does not hold the combined watermark. While all
 others are idle, the watermark does not advance, since they may become active again. When all channels have
@@ -199,7 +200,7 @@ class MergedWatermark:
             self.channels_ms, self.idle_channels = self.channels_ms[kept], self.idle_channels[kept]
 
     def update(self, numbers: npt.NDArray[np.intp], watermarks_ms: Times | int, idle: Flags | bool) -> None:
-        """Update channels together; a watermark below the highest of its channel is outdated."""
+        """Update channels together; a watermark below the highest of its channel is ignored."""
         self.channels_ms[numbers] = np.maximum(self.channels_ms[numbers], watermarks_ms)
         self.idle_channels[numbers] = idle & (self.channels_ms[numbers] != MAX_TIMESTAMP_MS)
         if len(self) and not self.idle:
@@ -315,10 +316,10 @@ def _find(names: tuple[str, ...], wanted: tuple[str, ...]) -> npt.NDArray[np.int
 def _of_others(
     ufunc: np.ufunc, after: npt.NDArray[Any], before: npt.NDArray[Any], rest: Any
 ) -> npt.NDArray[Any]:
-    """For each channel, combine all others while its elements are taken.
+    """For each channel, combine the values of all other channels at the time its elements are taken.
 
     Args:
-        ufunc: Combines two values, one of them with itself to itself.
+        ufunc: A binary ufunc with ``f(x, x) == x``, such as `np.minimum`.
         after: The values after the step, for the channels whose elements were taken earlier.
         before: The values before the step, for those whose elements are taken later.
         rest: The value of the channels without elements.

@@ -64,12 +64,12 @@ class WatermarkProgress:
         return {name: each.ignored for name, each in self._sources.items()}
 
     def take(self, source: str, newest: NewestTimes) -> None:
-        """Take records of a source, whose watermarks may also arrive: then its records do not count."""
+        """Take the newest times of a source's records; ignored if the source has no strategy."""
         if isinstance(generated := self._sources.get(source), GeneratedWatermarks):
             generated.take(newest)
 
     def activate(self, source: str) -> None:
-        """Let all channels of a source be active, since statuses of it were missed."""
+        """Mark all channels of a source as active, after its statuses were missed."""
         if isinstance(arriving := self._sources[source], ArrivingWatermarks):
             arriving.activate()
 
@@ -80,7 +80,7 @@ class WatermarkProgress:
     def follow(
         self, arrivals: Mapping[str, ChannelElements], newest: Mapping[str, NewestTimes]
     ) -> Iterator[tuple[str, int, Emitted]]:
-        """Take the elements of a step, by source, one after the other.
+        """Apply the elements of a step one by one, source by source.
 
         The next poll returns what they change for sources that generate watermarks.
 
@@ -117,7 +117,7 @@ class WatermarkProgress:
         return self.emit()
 
     def emit(self) -> Emitted:
-        """What has changed without a poll: by watermarks that arrived, and by markers."""
+        """Return what has changed without a poll, through arrived watermarks and markers."""
         return self._merge(*self._sources)
 
     def wake_ms(self, now_ms: int) -> int | None:
@@ -139,9 +139,10 @@ class WatermarkProgress:
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Apply a `snapshot`; removed sources are ignored, new sources hold the watermark.
+        """Apply a `snapshot`.
 
-        So do those that have a strategy, but had none or the other way round: their state has another form.
+        Removed sources are ignored. A new source holds the watermark, and so does a source that has gained or
+        lost its strategy, since its state layout differs.
         """
         if not kept:
             return

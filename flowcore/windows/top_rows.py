@@ -53,7 +53,7 @@ class TopRows:
         return []
 
     def add(self, kept: list[_Record], record: _Record, /) -> list[_Record]:
-        """Give a record its place behind those that are equal, and drop those that lose their rank."""
+        """Give a record its place after those that are equal, and drop those that lose their rank."""
         n, low, high = self.n, 0, len(kept)
         while low < high:
             middle = (low + high) // 2

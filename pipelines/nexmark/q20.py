@@ -1,4 +1,4 @@
-"""Expanded bids: each bid with its auction, of category 10. See q20.sql."""
+"""Expanded bids: each bid joined with its auction, for auctions of category 10. See q20.sql."""
 
 from flowcore import Flow
 from pipelines.nexmark.events import AUCTIONS, BIDS, result_topic

@@ -158,7 +158,8 @@ def _play(site: Site, trial: Trial) -> None:
     site.tell("launch", run=launched)
     feeder.start()
     site.wait(
-        lambda: site.written() > trial.bids // 20 and _worker(site), "the first bids of the backlog come out"
+        lambda: site.written() > trial.bids // 20 and _worker(site),
+        "the first bids of the backlog are emitted",
     )
     with _healing(site, "kill -9 of the JVM", in_backlog=True):
         _kill(_jvm(site))
@@ -197,7 +198,7 @@ def _play(site: Site, trial: Trial) -> None:
 
 def _digested(site: Site, run: str, what: str) -> dict[str, Any]:
     """Wait until a run has materialized the history; return a note of its version."""
-    site.wait(lambda: site.ui.run(run)["status"] in ENDED, "the history is digested")
+    site.wait(lambda: site.ui.run(run)["status"] in ENDED, "the history is materialized")
     made = next((made for made in site.ui.beats("auctions", "catalog") if made["run"] == run), None)
     if made is None:
         msg = f"run {run} made no catalog: {site.ui.log(run)[-5:]}"
@@ -228,10 +229,10 @@ def _healing(
     """Note an action, and the seconds until the stream reads again.
 
     Args:
-        site: Where.
-        what: Is done.
-        anew: Another run has to be there then.
-        in_backlog: The run is killed in backlog, and takes as long as the backlog does.
+        site: The running benchmark.
+        what: The action, for the note.
+        anew: Whether another run must have replaced the live run.
+        in_backlog: Whether the run is killed in backlog; recovery then takes as long as the backlog.
     """
     run = site.live_run()["id"]
     note = site.tell(what, run=run, **({"written": site.written()} if in_backlog else {}))

@@ -1,4 +1,4 @@
-"""Event time that is assigned in the middle of a live query, with windows, processes and joins behind it."""
+"""Event time that is assigned in the middle of a live query, with windows, processes and joins downstream."""
 
 from __future__ import annotations
 

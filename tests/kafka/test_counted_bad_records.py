@@ -1,4 +1,4 @@
-"""Bad records in front of Spark's own aggregate: another query writes them, and reads only where some are."""
+"""Bad records upstream of Spark's own aggregate: another query writes them, and reads only where some are."""
 
 from __future__ import annotations
 

@@ -83,7 +83,10 @@ def drive(servers: str, state: str, *topics: str) -> None:
 
 @pytest.mark.thorough
 def test_each_trade_has_the_price_of_its_time_after_a_kill_of_the_driver(live: Live) -> None:
-    """Through a slice that is killed, one that ends, and micro-batches; late records leave by side."""
+    """The output is right across a killed slice, a complete slice and micro-batches.
+
+    Late records go to the side outputs.
+    """
     topics = [live.topic(name) for name in ("trades", "prices", "out", "sums", "late_trades", "late_prices")]
     trades, prices = random_rows()
     last_trade, last_price = closing(FIRST_END_MS)

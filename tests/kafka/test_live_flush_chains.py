@@ -49,7 +49,7 @@ def test_buffered_windows_over_buffered_windows_survive_a_kill_of_the_driver(liv
 
 @pytest.mark.thorough
 def test_each_buffer_of_a_chain_emits_once_per_interval(live: Live) -> None:
-    """Each shop emits at most once per interval behind the third buffer, and its last result arrives."""
+    """Downstream of the third buffer each shop emits at most once per interval; its last result arrives."""
     source = live.topic("bids", schema="shop BIGINT, top BIGINT")
     tops, shops, steps = live.topic("tops"), 4, 40
     flow = Flow("tops")

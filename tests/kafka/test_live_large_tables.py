@@ -115,7 +115,7 @@ def test_a_table_that_outgrows_its_limit_is_shuffled_from_then_on(live: Live, tm
 
 @pytest.mark.parametrize("upstream", sample(["topic", "window"], "window"))
 def test_records_are_on_time_behind_a_shuffled_table(live: Live, tmp_path: Path, upstream: str) -> None:
-    """The join scatters a partition over tasks: records and watermarks are in order again behind it.
+    """The join scatters a partition over tasks: records and watermarks are in order again downstream.
 
     The first records have one shop, so that the task of the others begins far behind.
     """

@@ -66,7 +66,7 @@ class _Shown(KeyedProcessFunction):
 
 
 def test_computed_time_that_python_cannot_hold_does_not_stop_functions(live: Live) -> None:
-    """A dead letter in front of `map`, and null for a process function and as a key, as Spark casts."""
+    """A dead letter upstream of `map`, and null for a process function and as a key, as Spark casts."""
     bids = live.topic("bids", schema="id BIGINT, seconds BIGINT")
     out, shown, newest = (live.topic(name) for name in ("out", "shown", "newest"))
     flow = Flow("f")

@@ -77,7 +77,7 @@ def test_attributes_and_the_end_of_input_pass_two_operators_in_the_order_of_the_
 
 
 class _Labels(RichFunction):
-    """Adds to each record the attributes that it was told last."""
+    """Adds to each record the attributes that it received last."""
 
     def __init__(self, column: str) -> None:
         self.column = column

@@ -95,7 +95,7 @@ def test_of_many_elements_each_channel_of_each_partition_is_heard(live: SparkSes
 def test_of_many_forged_elements_the_last_ones_are_reported(live: SparkSession) -> None:
     """The end of time is not repeated, so that it is not among those that a sample may miss.
 
-    How many there were tells that some are missed.
+    The count shows that some are missed.
     """
     end = f"X'{TAGGED.encode(Watermark(2**63 - 1)).hex()}'"
     forged = _rows(live, 50_000, "X'0401'", offset=0, partition=0, channel="CAST(id AS STRING)")

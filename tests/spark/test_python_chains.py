@@ -267,7 +267,7 @@ class _Labels:
 
 @pytest.mark.usefixtures("tables")
 def test_all_records_of_a_stage_are_backlog(run: Run, rows: Rows) -> None:
-    """A function that asks for the attributes of its records is told so before the first one."""
+    """A function that asks for the attributes of its records is notified before the first one."""
     flow = Flow("f")
     _sales(flow).map(_Labels(), schema="id BIGINT, backlog BOOLEAN").write("out", Parquet("out"))
 

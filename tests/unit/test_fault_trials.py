@@ -139,12 +139,12 @@ def test_other_steps_continue_from_the_checkpoint() -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-@pytest.mark.parametrize(("failing", "errors"), [(0, 0), (3, 2), (1, 6)])
-def test_writes_to_the_faked_disk_fail(failing: int, errors: int, tmp_path: Path) -> None:
-    """One write of some, and only to files below the folder."""
+@pytest.mark.parametrize(("fails_one_in", "errors"), [(0, 0), (3, 2), (1, 6)])
+def test_writes_to_the_faked_disk_fail(fails_one_in: int, errors: int, tmp_path: Path) -> None:
+    """One write in n, and only to files below the folder."""
     (tmp_path / "disk").mkdir()
     machine = FakedMachine(tmp_path, tmp_path / "disk")
-    machine.set(failing=failing)
+    machine.set(fails_one_in=fails_one_in)
     program = """
 import errno, os
 found = 0

@@ -2,7 +2,7 @@
  *
  * FLOWCORE_MACHINE names a file with four numbers of 64 bits, which may change at any time: nanoseconds that
  * are added to the wall clock; bytes that the disk writes in a second (0: no limit); nanoseconds that each
- * write to the disk takes besides; and n, if one write of n to files below FLOWCORE_MACHINE_FOLDER fails with
+ * write to the disk takes besides; and n, if one write in n to files below FLOWCORE_MACHINE_FOLDER fails with
  * EIO (0: none). Pipes, sockets and monotonic clocks are as they were.
  */
 #define _GNU_SOURCE
@@ -32,7 +32,7 @@ struct machine {
   volatile int64_t clock;
   volatile int64_t rate;
   volatile int64_t latency;
-  volatile int64_t failing;
+  volatile int64_t fails_one_in;
 };
 
 static struct machine untouched;
@@ -136,8 +136,8 @@ static void spend(int file, int64_t bytes) {
 static int fails(int file) {
   static int64_t writes;
   char link[64], path[4096];
-  int64_t failing = machine->failing;
-  if (failing == 0) return 0;
+  int64_t fails_one_in = machine->fails_one_in;
+  if (fails_one_in == 0) return 0;
   const char *folder = getenv("FLOWCORE_MACHINE_FOLDER");
   snprintf(link, sizeof link, "/proc/self/fd/%d", file);
   ssize_t size = readlink(link, path, sizeof path - 1);
@@ -145,7 +145,7 @@ static int fails(int file) {
   path[size] = '\0';
   size_t length = strlen(folder);
   if (strncmp(path, folder, length) != 0 || (path[length] != '/' && path[length] != '\0')) return 0;
-  if (__atomic_add_fetch(&writes, 1, __ATOMIC_RELAXED) % failing != 0) return 0;
+  if (__atomic_add_fetch(&writes, 1, __ATOMIC_RELAXED) % fails_one_in != 0) return 0;
   errno = EIO;
   return 1;
 }

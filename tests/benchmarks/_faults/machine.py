@@ -49,10 +49,14 @@ class FakedMachine:
             self.environment["FLOWCORE_MACHINE_FOLDER"] = str(disk.resolve())
 
     def set(
-        self, *, clock_s: float = 0.0, bytes_per_s: int = 0, latency_s: float = 0.0, failing: int = 0
+        self, *, clock_s: float = 0.0, bytes_per_s: int = 0, latency_s: float = 0.0, fails_one_in: int = 0
     ) -> None:
-        """Change what all processes see: a clock that is ahead, a slow disk, one failing write of some."""
-        content = struct.pack("=qqqq", int(clock_s * 1e9), bytes_per_s, int(latency_s * 1e9), failing)
+        """Change what all processes see: a clock that is ahead, a slow disk, and failing writes.
+
+        Args:
+            fails_one_in: If it is n, one write in n fails; 0 for none.
+        """
+        content = struct.pack("=qqqq", int(clock_s * 1e9), bytes_per_s, int(latency_s * 1e9), fails_one_in)
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(content)
 
@@ -88,7 +92,7 @@ def _clock(trial: Trial) -> None:
 
 
 def _slow_disk(trial: Trial) -> None:
-    """The broker's disk is slow for a minute, now and then so that requests take seconds."""
+    """The broker's disk is slow for a minute, at times so slow that requests take seconds."""
     broker = trial.site.broker
     assert broker is not None
     machine = FakedMachine(trial.folder)
@@ -111,16 +115,16 @@ def _slow_disk(trial: Trial) -> None:
 
 
 def _disk_errors(trial: Trial) -> None:
-    """All writes to the state folder, or one of some, fail with EIO for a time."""
+    """All writes to the state folder, or one in n, fail with EIO for a time."""
     machine = FakedMachine(trial.folder, trial.state)
     trial.send(600)
     trial.close_windows()
     with machine.preloaded():
         driver = trial.start()
     trial.wait_copies(trial.random.randint(1, 300), driver)
-    failing, seconds = trial.random.choice((1, 3, 20)), trial.random.uniform(2, 30)
-    trial.notes.append(f"one write of {failing}, {seconds:.0f} s")
-    machine.set(failing=failing)
+    fails_one_in, seconds = trial.random.choice((1, 3, 20)), trial.random.uniform(2, 30)
+    trial.notes.append(f"one write in {fails_one_in}, {seconds:.0f} s")
+    machine.set(fails_one_in=fails_one_in)
     time.sleep(seconds)
     machine.set()
     trial.recover(driver)

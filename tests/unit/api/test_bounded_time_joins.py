@@ -72,7 +72,7 @@ def test_rows_of_a_bounded_join_need_times(method: str) -> None:
 
 @pytest.mark.parametrize("times", ["ordered_at", ("ordered_at",), ("a", "b", "c")], ids=repr)
 def test_times_of_a_bounded_join_are_two(times: Any) -> None:
-    with pytest.raises(PlanError, match="are not two"):
+    with pytest.raises(PlanError, match="is not a pair"):
         _declare("join_asof", *_tables(Flow("f")), timestamps=times)
 
 

@@ -19,7 +19,7 @@ from tests.unit.api.updating_flows import BID, HOUR, bids, plan, same, top, writ
 
 
 def sums(flow: Flow) -> Stream:
-    """Of each shop, over the best bids."""
+    """The total price of the best bids of each shop."""
     return top(flow).aggregate(by="shop", total="sum(price)", name="sums")
 
 
@@ -94,7 +94,10 @@ UPDATING: dict[str, tuple[Callable[[Flow], Stream], tuple[str, ...]]] = {
 def test_the_changelog_is_by_the_key_of_the_rows(
     declare: Callable[[Flow], Stream], key: tuple[str, ...]
 ) -> None:
-    """This holds for operators that make replacing rows, and that pass them on; the flow can run."""
+    """This holds for operators that create updating rows and for operators that pass them on.
+
+    The flow can be planned.
+    """
     flow = Flow("f")
     stream = declare(flow)
     assert decide_changes(stream.operator).value == f"updating by {', '.join(key) or 'nothing'}"
@@ -198,7 +201,7 @@ def test_aggregates_that_cannot_take_a_value_back_are_refused(text: str) -> None
     ],
 )
 def test_no_other_column_is_named_as_that_of_deletions(declare: Callable[[Stream], Stream]) -> None:
-    """Without a key there are none."""
+    """An aggregate without a key has no column of deletions, so the name is free."""
     with pytest.raises(PlanError, match=r"output column '(is_deleted|Is_Deleted)' twice"):
         declare(top(Flow("f")))
     assert top(Flow("f")).aggregate(is_deleted="count(*)").columns == ("is_deleted",)
@@ -259,7 +262,10 @@ def test_an_aggregate_by_key_group_has_the_functions_of_windows() -> None:
 
 
 def test_groups_without_rows_are_deleted() -> None:
-    """The column is written nowhere, unless another one is named; without it the rows are as others."""
+    """`is_deleted` is not written as a column; it makes tombstones.
+
+    Another column can be named instead. Without it, all rows are ordinary rows.
+    """
     assert sums(Flow("f")).columns == ("shop", "total", "is_deleted")
     assert written(sums(Flow("f"))).deleted == "is_deleted"
     assert written(sums(Flow("f")).select("total", "shop", "is_deleted as gone")).deleted == "gone"
@@ -320,7 +326,7 @@ def test_deletions_cross_a_cut_as_records() -> None:
 
 
 def test_the_plan_says_which_rows_are_replaced_and_what_is_kept() -> None:
-    """In the text where that begins, and in the details of each operator."""
+    """The text names the operator where replacing begins; the details have it for each operator."""
     found = plan(top(Flow("f")).aggregate(by="shop", total="sum(price)", dear="max(price)", name="sums"))
     text = found.explain()
     assert (
@@ -349,14 +355,14 @@ def test_the_plan_says_which_rows_are_replaced_and_what_is_kept() -> None:
 
 
 def test_a_time_to_live_bounds_the_changelog() -> None:
-    """Rows that are not replaced are taken back, so that groups leave, too."""
+    """Rows that are not replaced within the TTL are retracted, so groups are removed too."""
     found = plan(bids(Flow("f")).latest(by="auction", ttl=HOUR).aggregate(by="shop", n="count(*)", ttl=HOUR))
     assert "is unbounded" not in found.explain()
     assert "changelog of the last row by auction, each 1 h" in found.explain()
 
 
 def test_an_aggregate_upstream_runs_by_key_group_for_all_its_readers() -> None:
-    """In one query; without a reader that takes its rows back it is Spark's own."""
+    """All readers share one query. Without a reader that retracts its rows, the aggregate is Spark's own."""
     flow = Flow("f")
     first = bids(flow).aggregate(by=("auction", "shop"), price="max(price)", name="first")
     first.write("all", KafkaTopic("all"))

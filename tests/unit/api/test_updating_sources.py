@@ -136,7 +136,7 @@ def test_the_newest_row_of_a_source_can_be_a_partner() -> None:
 def test_what_cannot_take_rows_of_a_source_back_is_refused(
     declare: Callable[[Flow], Any], message: str
 ) -> None:
-    """Where it is declared, with what to do instead."""
+    """The declaration is refused at its own line, with an alternative."""
     with pytest.raises(PlanError, match=message):
         declare(Flow("f"))
 

@@ -276,7 +276,7 @@ def test_no_watermark_is_emitted_before_the_left_rows_that_wait() -> None:
 
 
 def test_left_rows_leave_when_all_inputs_are_idle() -> None:
-    """After the last watermark before, which was held back."""
+    """After the last watermark before, which was pending."""
     steps, idle = _Steps(join(load="caught-up")), WatermarkStatus(idle=True)
     assert steps.step(100, [left("a", 7, 1)], {"left": Watermark(5), "right": Watermark(6)}) == []
     assert steps.step(110, [], {"right": idle}) == []

@@ -1,4 +1,4 @@
-"""A mark is the moment of sending, to a tenth of a millisecond."""
+"""A marker is sent at the turn of a millisecond."""
 
 import statistics
 import time
@@ -12,7 +12,7 @@ MS_NS = 1_000_000
 
 
 def test_marks_are_made_at_the_turn_of_a_millisecond() -> None:
-    """A mark is never before its time, hardly after it, and never repeated."""
+    """A marker is sent at or shortly after its time, and no time is repeated."""
     marks, late_ns = [], []
     for _ in range(50):
         began_ns = time.time_ns()

@@ -104,7 +104,7 @@ def test_partition_without_a_leader_is_an_outage(
 
 
 def test_run_waits_for_a_source_without_a_leader(cluster: Callable[..., Cluster]) -> None:
-    """What a run checks after an outage of a query tells an outage that goes on."""
+    """What a run checks after an outage of a query detects a continuing outage."""
     cluster(bids=[-1])
     flow = Flow("f")
     flow.read("bids", KafkaTopic("bids", schema="id BIGINT")).write("copy", KafkaTopic("copy"))

@@ -1,8 +1,8 @@
-"""Formats that Spark does not have, in SQL text: Python functions that Spark calls with Arrow arrays.
+"""SQL calls of Python functions for formats that Spark does not have; Spark passes Arrow arrays to them.
 
-They are registered in the session under a name that is a digest of what they do, so that SQL text can call
-them. No record makes them fail: a payload that cannot be read becomes null, and a value that cannot be
-written gets an error text.
+The functions are registered in the session under a name that is a digest of what they do, so that SQL text
+can call them. No record makes them fail: a payload that cannot be read becomes null, and a value that cannot
+be written gets an error text.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class PythonSql:
         return []
 
     def unwritable(self, columns: Mapping[str, str]) -> str:
-        """A null in a required column, or the error of a value that cannot be written."""
+        """SQL text of why a row cannot be written: a null in a required column, or the error of the format.
+
+        Null if it can be written.
+        """
         error = f"{self._name(self._schema, 'write')}({struct(columns)}).error"
         required = [each.name for each in self._schema.columns if not each.nullable]
         cases = " ".join(f"WHEN {columns[name]} IS NULL THEN {null_text(name)}" for name in required)

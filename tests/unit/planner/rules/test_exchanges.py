@@ -14,7 +14,10 @@ from tests.unit.api.windowed import bids_of
 
 
 def test_operators_with_state_of_a_source_share_a_query_with_an_exchange_for_each_depth() -> None:
-    """Results, late records, a second window and a Python function; the plan names the exchanges in order."""
+    """Windows, late records, a second window and a process function share one query.
+
+    The plan lists the exchanges in order.
+    """
     flow = Flow("f")
     bids = bids_of(flow)
     first = bids.window(Tumbling(10), late="side-output", name="first").aggregate(n="count(*)")
@@ -63,7 +66,7 @@ def test_a_shared_query_keeps_its_name_when_branches_come_and_go() -> None:
 
 
 def test_an_operator_may_read_two_operators_and_a_topic() -> None:
-    """Its depth is that of the longest way."""
+    """Its depth is that of the longest path."""
     flow = Flow("f")
     bids, other = bids_of(flow), bids_of(flow, "other")
     first, second = (_windowed(bids, name) for name in ("first", "second"))
@@ -123,7 +126,10 @@ def test_operators_with_state_that_cannot_share_a_query_are_refused(build: Any, 
 
 
 def test_aggregates_share_a_query_with_the_operators_with_state_around_them() -> None:
-    """Behind and in front of them, up to a cut; one without such neighbours stays Spark's own."""
+    """Aggregates upstream and downstream of them join the query, up to a cut.
+
+    Without such neighbours an aggregate runs as Spark's own.
+    """
     flow = Flow("f")
     bids = bids_of(flow)
     bids.aggregate(by="category", n="count(*)", name="alone").write("alone_out", KafkaTopic("alone"))
