@@ -6,7 +6,7 @@ from pipelines.nexmark.events import AUCTIONS, BIDS, result_topic
 flow = Flow("nexmark_q20")
 bids = flow.read("bids", BIDS).select("auction", "bidder", "price", "channel", "url", "date_time")
 auctions = flow.read("auctions", AUCTIONS).where("category = 10")
-of_auction = auctions.select(
+auction_columns = auctions.select(
     "id AS auction", "initial_bid", "reserve", "date_time AS opened", "expires", "seller", "category"
 )
-bids.join(of_auction, on="auction", ttl=None).write("q20", result_topic("q20"))
+bids.join(auction_columns, on="auction", ttl=None).write("q20", result_topic("q20"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.benchmarks._endurance_site import LETTERS, LIVE, Site
+from tests.benchmarks._endurance_site import DEAD_LETTERS, LIVE, Site
 
 SUPERVISOR = "auctions_supervision"
 
@@ -37,7 +37,7 @@ def read_events(site: Site) -> list[dict[str, Any]]:
             case "terminate":
                 places = _planned_end(site, note, runs, ticks)
             case "bad messages":
-                places = _letters(site, beats)
+                places = _dead_letters(site, beats)
             case _:
                 continue
         found.append({**note, "read": places})
@@ -160,8 +160,8 @@ def _planned_end(
     ]
 
 
-def _letters(site: Site, beats: list[dict[str, Any]]) -> list[str]:
-    quiet = site.ui.checks("kafka", LETTERS, name="quiet")
+def _dead_letters(site: Site, beats: list[dict[str, Any]]) -> list[str]:
+    quiet = site.ui.checks("kafka", DEAD_LETTERS, name="quiet")
     most = max((beat.get("bids/dead_letters", 0) for beat in beats), default=0)
     return [
         *(f"check quiet: {each['evaluation']['description']}" for each in quiet if each["evaluation"]),

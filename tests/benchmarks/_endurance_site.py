@@ -29,7 +29,7 @@ from pipelines.nexmark import feed, generator, history
 from tests.dagster.dagster_ui import PROJECT, Ui, environment_of
 from tests.waiting import wait_until
 
-BIDS, ENRICHED, HIGHEST, LETTERS = "bids", "enriched-bids", "highest-bids", "bids.dead-letter"
+BIDS, ENRICHED, HIGHEST, DEAD_LETTERS = "bids", "enriched-bids", "highest-bids", "bids.dead-letter"
 PARTITIONS = 2
 CONFIG = generator.NexmarkConfig()
 LIVE = ("auctions", "live")
@@ -106,7 +106,7 @@ class Site:
         """Seconds since the start."""
         return time.time() - self.began_s
 
-    def tell(self, what: str, **more: Any) -> dict[str, Any]:
+    def note_event(self, what: str, **more: Any) -> dict[str, Any]:
         """Add a note of an event to the story, and return it for completion."""
         note = {"what": what, "at_s": round(self.now_s, 1), **more}
         self.story.append(note)

@@ -37,10 +37,10 @@ from pipelines.auctions.readers import read_values
 from pipelines.benchmark import this_commit, this_machine
 from tests.benchmarks._endurance_events import SUPERVISOR, read_events
 from tests.benchmarks._endurance_site import (
+    DEAD_LETTERS,
     ENDED,
     ENRICHED,
     HIGHEST,
-    LETTERS,
     QUERIES,
     Feeder,
     Site,
@@ -54,7 +54,7 @@ from tests.dagster.dagster_ui import TERMINATE, serve
 BAD_MESSAGES = 25
 MUTANT_BIDS = 20_000
 AWAY_S = 60.0
-FAULTS = (
+OUTPUT_ERRORS = (
     "missing", "unexpected", "without_id", "under_several_ids", "shared_ids", "of_unknown_version", "stale",
     "wrong",
 )  # fmt: skip
@@ -77,7 +77,7 @@ class Trial:
         return [self.history_events * tenths // 10 for tenths in (10, 11, 12)]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         events = ", ".join(f"{count:,}" for count in self.histories)
         return (
             f"{self.bids:,} bids of backlog, {self.rate:,.0f} bids/s after it, {self.minutes:g} minutes; "
@@ -128,13 +128,13 @@ def _endure(folder: Path, trial: Trial) -> dict[str, Any]:
             read = read_events(site)
             left_runs = [run for run in ui.all_runs() if run["status"] not in ENDED]
         answer = _verify(site)
-        processes = _left(home)
-    free = _free_leases(state)
+        processes = _remaining_processes(home)
+    free = _are_leases_free(state)
     unread = [event["what"] for event in read if not event["read"]]
     ok = not (left_runs or processes or unread) and free and answer["ok"]
     return {
         "name": "endurance",
-        "workload": trial.words,
+        "workload": trial.description,
         "machine": this_machine(),
         "commit": this_commit(),
         "events": read,
@@ -151,11 +151,11 @@ def _play(site: Site, trial: Trial) -> None:
     """Perform all actions and faults in turn; each waits for its time and for the previous recovery."""
     feeder, seconds, away = site.feeder, trial.minutes * 60, trial.away
     site.use_history(0)
-    _digested(site, site.ui.launch("auctions_history"), "history")
+    _wait_for_history(site, site.ui.launch("auctions_history"), "history")
     config = {"ops": {"auctions__live": {"config": {"mode": "auto"}}}}
     site.began_s = time.time()
     launched = site.ui.launch("auctions_live", config)
-    site.tell("launch", run=launched)
+    site.note_event("launch", run=launched)
     feeder.start()
     site.wait(
         lambda: site.written() > trial.bids // 20 and _worker(site),
@@ -163,13 +163,13 @@ def _play(site: Site, trial: Trial) -> None:
     )
     with _healing(site, "kill -9 of the JVM", in_backlog=True):
         _kill(_jvm(site))
-    site.tell("live", run=site.live_run()["id"], written=site.written())
+    site.note_event("live", run=site.live_run()["id"], written=site.written())
     _at(site, 0.25 * seconds)
     site.use_history(1)
-    _refreshed(site, site.ui.launch("auctions_history"))
+    _wait_for_refresh(site, site.ui.launch("auctions_history"))
     feeder.stop()
     feeder.spoil(BAD_MESSAGES)
-    site.tell("bad messages", messages=BAD_MESSAGES)
+    site.note_event("bad messages", messages=BAD_MESSAGES)
     feeder.start()
     _at(site, 0.4 * seconds)
     with _healing(site, "kill -9 of the run worker"):
@@ -185,7 +185,7 @@ def _play(site: Site, trial: Trial) -> None:
         site.broker.start()
         note["away_s"] = round(time.monotonic() - gone, 1)
         feeder.start()
-    _refreshed(site, refresh)
+    _wait_for_refresh(site, refresh)
     _at(site, 0.8 * seconds)
     with _healing(site, "kill -9 of the code server", anew=False):
         _kill(site.code.process.pid)
@@ -196,20 +196,20 @@ def _play(site: Site, trial: Trial) -> None:
     _terminate(site)
 
 
-def _digested(site: Site, run: str, what: str) -> dict[str, Any]:
+def _wait_for_history(site: Site, run: str, what: str) -> dict[str, Any]:
     """Wait until a run has materialized the history; return a note of its version."""
     site.wait(lambda: site.ui.run(run)["status"] in ENDED, "the history is materialized")
     made = next((made for made in site.ui.beats("auctions", "catalog") if made["run"] == run), None)
     if made is None:
         msg = f"run {run} made no catalog: {site.ui.log(run)[-5:]}"
         raise RunError(msg)
-    return site.tell(what, run=run, version=made["version"])
+    return site.note_event(what, run=run, version=made["version"])
 
 
-def _refreshed(site: Site, run: str) -> None:
+def _wait_for_refresh(site: Site, run: str) -> None:
     """Wait until a refresh is committed and both queries join it."""
     began = time.time()
-    note = _digested(site, run, "refresh")
+    note = _wait_for_history(site, run, "refresh")
     site.wait(
         lambda: set(_versions(site)) == {note["version"]} and site.reads_again(began),
         "both queries have taken it over",
@@ -235,14 +235,17 @@ def _healing(
         in_backlog: Whether the run is killed in backlog; recovery then takes as long as the backlog.
     """
     run = site.live_run()["id"]
-    note = site.tell(what, run=run, **({"written": site.written()} if in_backlog else {}))
+    note = site.note_event(what, run=run, **({"written": site.written()} if in_backlog else {}))
     began = time.time()
     yield note
-    healed = time.time()
-    site.wait(lambda: site.reads_again(healed, besides=run if anew else None), f"it reads again after {what}")
+    action_ended_s = time.time()
+    site.wait(
+        lambda: site.reads_again(action_ended_s, besides=run if anew else None),
+        f"it reads again after {what}",
+    )
     note["healed_s"] = round(time.time() - began, 1)
     note["run_after"] = site.live_run()["id"]
-    site.tell("healed", of=what, seconds=note["healed_s"], run=note["run_after"])
+    site.note_event("healed", event=what, seconds=note["healed_s"], run=note["run_after"])
 
 
 def _at(site: Site, seconds: float) -> None:
@@ -272,7 +275,7 @@ def _drained(site: Site) -> bool:
 
 def _terminate(site: Site) -> None:
     run = site.live_run()["id"]
-    note = site.tell("terminate", run=run)
+    note = site.note_event("terminate", run=run)
     began = time.monotonic()
     answer = site.ui.ask(TERMINATE, runIds=[run], terminatePolicy="SAFE_TERMINATE")
     note["answer"] = answer["terminateRuns"]["terminateRunResults"]
@@ -299,7 +302,7 @@ def _verify(site: Site) -> dict[str, Any]:
     highest = verify.compare_highest(
         verify.expected_highest(sent), verify.rows_from_json(values, verify.HIGHEST)
     )
-    dead_letters = set(read_values(site.servers, LETTERS))
+    dead_letters = set(read_values(site.servers, DEAD_LETTERS))
     spoiled = _check_spoiled(sent, records, histories)
     wrong = sorted(set(site.feeder.refused) ^ dead_letters)
     return {
@@ -307,7 +310,7 @@ def _verify(site: Site) -> dict[str, Any]:
         "highest": asdict(highest),
         "dead_letters": {"sent": len(site.feeder.refused), "arrived": len(dead_letters), "wrong": len(wrong)},
         "spoiled": {
-            name: [fault for fault, count in asdict(each).items() if fault in FAULTS and count]
+            name: [fault for fault, count in asdict(each).items() if fault in OUTPUT_ERRORS and count]
             for name, each in spoiled.items()
         },
         "ok": found.complete_and_right
@@ -344,7 +347,7 @@ def _check_spoiled(sent: pa.Table, records: pa.Table, histories: Mapping[str, Pa
     }
 
 
-def _left(home: Path) -> dict[int, str]:
+def _remaining_processes(home: Path) -> dict[int, str]:
     """Processes of Dagster that exist a minute after its servers ended."""
     end = time.monotonic() + 60
     while (left := processes_of(home)) and time.monotonic() < end:
@@ -352,7 +355,7 @@ def _left(home: Path) -> dict[int, str]:
     return left
 
 
-def _free_leases(state: Path) -> bool:
+def _are_leases_free(state: Path) -> bool:
     """Whether all leases are free, so that the queries could start."""
     try:
         with Leases() as leases:

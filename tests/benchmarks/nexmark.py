@@ -187,18 +187,18 @@ def _report(
 
 def _details(name: str, few: Runs, many: Runs, failures: Failures) -> dict[str, Any]:
     """What the JSON object says of a query; it has a ratio if neither contender failed."""
-    of: dict[str, dict[str, Any]] = {
+    summaries: dict[str, dict[str, Any]] = {
         who: {"right": False, "failure": failures[name, who]}
         if (name, who) in failures
         else _summary(few.get(who), runs)
         for who, runs in many.items()
     }
-    if RIVAL not in of:
-        return of[OURS]
-    if not all(each["right"] for each in of.values()):
-        return {**of[OURS], "pyflink": of[RIVAL]}
-    ratio = of[OURS]["events_per_second"] / of[RIVAL]["events_per_second"]
-    return {**of[OURS], "ratio": ratio, "pyflink": of[RIVAL]}
+    if RIVAL not in summaries:
+        return summaries[OURS]
+    if not all(each["right"] for each in summaries.values()):
+        return {**summaries[OURS], "pyflink": summaries[RIVAL]}
+    ratio = summaries[OURS]["events_per_second"] / summaries[RIVAL]["events_per_second"]
+    return {**summaries[OURS], "ratio": ratio, "pyflink": summaries[RIVAL]}
 
 
 def _summary(few: Sequence[_Run] | None, many: Sequence[_Run]) -> dict[str, Any]:

@@ -287,13 +287,13 @@ def _slope(runs: Runs) -> float | None:
 
 
 def _worst_ratio(
-    workload: str, of: Mapping[str, Mapping[str, Any] | None]
+    workload: str, figures: Mapping[str, Mapping[str, Any] | None]
 ) -> tuple[float | None, str | None]:
     """Our figure over that of the best peer; of latency, the peer's over ours, the worse of p50 and p99.
 
     There is none, and the reason, if a contender failed: it could have been the best.
     """
-    present = {name: each for name, each in of.items() if each is not None}
+    present = {name: each for name, each in figures.items() if each is not None}
     if failed := [name for name, each in present.items() if not each["right"]]:
         return None, f"{', '.join(failed)} failed"
     ours = present.pop(OURS)

@@ -83,11 +83,16 @@ def command(*, records: int, batch_records: int, function_records: int, rounds: 
                 rounds,
                 records,
                 {
-                    "flowcore": lambda count: bench.ours(bench.given("whole", count), sums_flow),
-                    "by hand, union": lambda count: bench.by_hand(bench.given("whole", count), _united),
-                    "by hand, join": lambda count: bench.by_hand(bench.given("whole", count), _joined),
+                    "flowcore": lambda count: bench.ours(bench.prepare_files("whole", count), sums_flow),
+                    "by hand, union": lambda count: bench.by_hand(
+                        bench.prepare_files("whole", count), _united
+                    ),
+                    "by hand, join": lambda count: bench.by_hand(
+                        bench.prepare_files("whole", count), _joined
+                    ),
                     "stream": lambda count: bench.stream(
-                        bench.given("streamed", count, max(1, round(count / batch_records))), _balances
+                        bench.prepare_files("streamed", count, max(1, round(count / batch_records))),
+                        _balances,
                     ),
                 },
             )
@@ -96,10 +101,14 @@ def command(*, records: int, batch_records: int, function_records: int, rounds: 
                 function_records,
                 {
                     "function, flowcore": lambda count: bench.ours(
-                        bench.given("called", count), function_flow
+                        bench.prepare_files("called", count), function_flow
                     ),
-                    "function, by hand": lambda count: bench.by_hand(bench.given("called", count), _applied),
-                    "function, stream": lambda count: bench.stream(bench.given("called", count), _stateful),
+                    "function, by hand": lambda count: bench.by_hand(
+                        bench.prepare_files("called", count), _applied
+                    ),
+                    "function, stream": lambda count: bench.stream(
+                        bench.prepare_files("called", count), _stateful
+                    ),
                 },
             )
     ours, *by_hand, full = sums
@@ -184,7 +193,7 @@ class _Bench:
     settings: Settings
     folder: Path
 
-    def given(self, name: str, records: int, files: int = 2) -> _Given:
+    def prepare_files(self, name: str, records: int, files: int = 2) -> _Given:
         folder, keys = self.folder / f"{name}-{records}", records // 2
         if folder.exists():
             return _Given(folder, records, _ask(EXPECTED, folder))

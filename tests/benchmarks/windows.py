@@ -164,19 +164,21 @@ class _Bench:
         first_keys = replace(case, keys=int(case.keys * share))
         sent: dict[tuple[Case, int], Sent] = {}
 
-        def given(of: Case, count: int) -> Sent:
-            if (of, count) not in sent:
-                sent[of, count] = self.fill(of, records_of(of, count))
-            return sent[of, count]
+        def send_once(each: Case, count: int) -> Sent:
+            if (each, count) not in sent:
+                sent[each, count] = self.fill(each, records_of(each, count))
+            return sent[each, count]
 
-        contenders = {"flowcore": lambda count: self.ours(case, given(case, count))}
+        contenders = {"flowcore": lambda count: self.ours(case, send_once(case, count))}
         if not case.late:
-            contenders["native"] = lambda count: self.rivals.native(case, given(case, count), BATCH)
+            contenders["native"] = lambda count: self.rivals.native(case, send_once(case, count), BATCH)
         beside: dict[str, Callable[[int], float]] = {}
         if per_key_records:
-            beside["flowcore, few"] = lambda count: self.ours(case, given(first_keys, count), batch=few_batch)
+            beside["flowcore, few"] = lambda count: self.ours(
+                case, send_once(first_keys, count), batch=few_batch
+            )
             beside["per key, few"] = lambda count: self.rivals.per_key(
-                case, given(first_keys, count), few_batch
+                case, send_once(first_keys, count), few_batch
             )
         all_records, few_records = (
             run_rates(rounds, {f"{case.name} {name}": run for name, run in each.items()}, count)

@@ -114,7 +114,9 @@ def test_a_table_that_outgrows_its_limit_is_shuffled_from_then_on(live: Live, tm
 
 
 @pytest.mark.parametrize("upstream", sample(["topic", "window"], "window"))
-def test_records_are_on_time_behind_a_shuffled_table(live: Live, tmp_path: Path, upstream: str) -> None:
+def test_records_are_on_time_downstream_of_a_shuffled_table(
+    live: Live, tmp_path: Path, upstream: str
+) -> None:
     """The join scatters a partition over tasks: records and watermarks are in order again downstream.
 
     The first records have one shop, so that the task of the others begins far behind.
@@ -148,7 +150,7 @@ def test_records_are_on_time_behind_a_shuffled_table(live: Live, tmp_path: Path,
     assert rows == [(number, 1, "Bern") for number in range(len(shops))]
 
 
-def test_order_of_arrival_is_kept_behind_a_shuffled_table(live: Live, tmp_path: Path) -> None:
+def test_order_of_arrival_is_kept_downstream_of_a_shuffled_table(live: Live, tmp_path: Path) -> None:
     """The records of a key arrive with different keys of the join, and so from different tasks."""
     live.settings = replace(live.settings, max_broadcast_bytes=1)
     _write_shops(tmp_path, {f"s{number}": ["Bern"] for number in range(20)})

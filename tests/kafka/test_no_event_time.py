@@ -105,7 +105,7 @@ def test_windows_ignore_a_record_without_event_time(live: Live, windows: Any, ev
     assert counts == [1]
 
 
-def test_windows_behind_another_operator_ignore_a_record_without_event_time(live: Live) -> None:
+def test_windows_downstream_of_another_operator_ignore_a_record_without_event_time(live: Live) -> None:
     """The other one has a reader that needs no event time: the query processes what is left."""
     source, every, out = clicks(live), live.topic("every"), live.topic("out")
     flow = Flow("behind")

@@ -206,7 +206,7 @@ def test_functions_of_chains_see_the_own_backlog_of_the_query(live: Live) -> Non
     assert live.values(out)[first_run] == {"id": first_run - 1, "backlog": False}
 
 
-def test_own_backlog_is_in_front_of_the_records_that_it_describes(live: Live) -> None:
+def test_own_backlog_is_before_the_records_that_it_describes(live: Live) -> None:
     """A reader of the tagged topic sees of each record what functions saw; a slice writes no status."""
     live.settings = replace(live.settings, backlog_enter=20, backlog_leave=5, max_batch_records=10)
     bids = live.topic("bids", schema="id BIGINT", event_time="id", watermark=monotonous())

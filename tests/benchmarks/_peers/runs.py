@@ -267,8 +267,8 @@ class _Arrivals:
 
     def stop(self) -> int:
         """Stop it; return how many bids it has sent."""
-        told, _ = self._process.communicate("\n")
-        return int(told)
+        reported, _ = self._process.communicate("\n")
+        return int(reported)
 
 
 @dataclass(frozen=True, slots=True)

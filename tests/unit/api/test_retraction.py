@@ -23,7 +23,7 @@ def sums(flow: Flow) -> Stream:
     return top(flow).aggregate(by="shop", total="sum(price)", name="sums")
 
 
-def is_dear(record: dict[str, Any]) -> bool:
+def has_price(record: dict[str, Any]) -> bool:
     return bool(record["price"])
 
 
@@ -136,7 +136,7 @@ def test_final_rows_are_aggregated_as_before(declare: Callable[[Flow], Stream]) 
     [
         (lambda f: top(f).where("price > 1"), "'where_1' may drop or repeat some.*put the condition into"),
         (lambda f: top(f).with_columns(price="explode(array(price))"), "'with_columns_1' may drop or repeat"),
-        (lambda f: top(f).filter(is_dear), "'filter_1' may drop or repeat some"),
+        (lambda f: top(f).filter(has_price), "'filter_1' may drop or repeat some"),
         (lambda f: top(f).flat_map(same, schema=BID), "'flat_map_1' may drop or repeat some"),
         (lambda f: top(f).map_batches(same, schema=BID), "'map_batches_1' may drop or repeat some"),
         (lambda f: top(f).apply(same), "'apply_1' may drop or repeat some"),
@@ -273,7 +273,7 @@ def test_groups_without_rows_are_deleted() -> None:
     assert written(sums(Flow("f")).drop("is_deleted")).deleted is None
     assert written(sums(Flow("f")).with_columns(empty="total is null"), deleted="empty").deleted == "empty"
     assert written(sums(Flow("f")), key="total").deleted is None
-    assert written(sums(Flow("f")).filter(is_dear)).deleted == "is_deleted"
+    assert written(sums(Flow("f")).filter(has_price)).deleted == "is_deleted"
     passing = sums(Flow("f")).map(Newest(), schema=SUMS, key="shop", passes=("shop", "is_deleted"))
     assert written(passing).deleted == "is_deleted"
     assert isinstance(passing.aggregate(price="sum(price)").operator, RetractingAggregate)

@@ -78,12 +78,12 @@ def test_rows_without_a_place_in_event_time_are_in_no_window(name: str) -> None:
 @pytest.mark.parametrize(
     "options", [{"n": "count(*)"}, {"n": "count(*)", "ttl": timedelta(days=1)}, {"n": "count(distinct id)"}]
 )
-def test_aggregates_behind_a_cut_have_the_time_of_their_newest_record(options: dict[str, Any]) -> None:
+def test_aggregates_downstream_of_a_cut_have_the_time_of_their_newest_record(options: dict[str, Any]) -> None:
     """Whatever way they are computed."""
     totals = bids(Flow("f")).aggregate(by="bidder", name="totals", **options)
-    behind = totals.through("cut", schema="bidder STRING, n BIGINT")
+    downstream = totals.through("cut", schema="bidder STRING, n BIGINT")
 
-    assert behind.window(Tumbling(10), name="w").aggregate(most="max(n)")
+    assert downstream.window(Tumbling(10), name="w").aggregate(most="max(n)")
 
 
 def test_windows_that_fire_again_are_not_sorted() -> None:
@@ -136,7 +136,7 @@ def test_union_has_the_timestamps_of_the_rows_that_have_some() -> None:
     assert [each.elements.value for each in query.edges if each.sender is both.operator] == ["tagged"]
 
 
-def test_condition_stays_behind_a_buffer_of_rows_that_replace() -> None:
+def test_condition_stays_downstream_of_a_buffer_of_rows_that_replace() -> None:
     """It sees what the buffer emits: what was replaced there does not pass."""
 
     def same(record: Any) -> Any:

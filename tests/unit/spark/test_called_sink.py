@@ -30,18 +30,18 @@ def written(text: str) -> tuple[CalledSink, str]:
 
 def test_spark_gets_a_short_text_and_the_run_the_whole_error() -> None:
     """Whatever the JVM says."""
-    _, told = written(f"An error occurred while calling o1.collect.\n: the reason{STACK}")
+    _, reported = written(f"An error occurred while calling o1.collect.\n: the reason{STACK}")
 
-    assert "the reason" in told
-    assert len(told) < 2_000
-    assert not SPARK_SEARCH.search(told)
+    assert "the reason" in reported
+    assert len(reported) < 2_000
+    assert not SPARK_SEARCH.search(reported)
 
 
 def test_spark_finds_an_interruption_in_few_characters() -> None:
     """So that a query that is stopped ends without an error, as Spark means it."""
-    _, told = written(f"calling o1.collect.\n: java.lang.InterruptedException{STACK}")
+    _, reported = written(f"calling o1.collect.\n: java.lang.InterruptedException{STACK}")
 
-    found = SPARK_SEARCH.search(told)
+    found = SPARK_SEARCH.search(reported)
     assert found is not None
     assert len(found[1]) < 100
 

@@ -32,21 +32,21 @@ def _same(record: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("own", "behind", "buffers"), [(10, 5, False), (10, 10, False), (5, 10, True), (None, 5, True)]
+    ("own", "downstream", "buffers"), [(10, 5, False), (10, 10, False), (5, 10, True), (None, 5, True)]
 )
 def test_function_with_a_flush_interval_counts_if_it_has_a_buffer(
-    own: int | None, behind: int, buffers: bool
+    own: int | None, downstream: int, buffers: bool
 ) -> None:
     """It has none downstream of an aggregate that emits no more often: Spark's own may have any function."""
     flow = Flow("f")
     interval = None if own is None else timedelta(seconds=own)
     total = _events(flow).aggregate(by="user", total="sum(price)", flush=interval, name="totals")
-    behind_it = total.map(
-        _same, passes=["user"], schema="user STRING", flush=timedelta(seconds=behind),
+    mapped = total.map(
+        _same, passes=["user"], schema="user STRING", flush=timedelta(seconds=downstream),
         attributes=OperatorAttributesBuilder().set_output_idempotent(True),
     )  # fmt: skip
 
-    assert isinstance(_planned(flow, behind_it)["totals"], KeyedAggregate) == buffers
+    assert isinstance(_planned(flow, mapped)["totals"], KeyedAggregate) == buffers
 
 
 def test_aggregate_by_the_time_of_a_window_keeps_its_columns() -> None:

@@ -69,9 +69,9 @@ def test_an_operator_may_read_two_operators_and_a_topic() -> None:
     """Its depth is that of the longest path."""
     flow = Flow("f")
     bids, other = bids_of(flow), bids_of(flow, "other")
-    first, second = (_windowed(bids, name) for name in ("first", "second"))
-    third = _windowed(first.union(second), "third")
-    _windowed(third.union(first).union(other.select("1L AS n")), "last").write("out", KafkaTopic("out"))
+    first, second = (_count_windows(bids, name) for name in ("first", "second"))
+    third = _count_windows(first.union(second), "third")
+    _count_windows(third.union(first).union(other.select("1L AS n")), "last").write("out", KafkaTopic("out"))
 
     (query,) = (query for query in plan_flow(flow).live_queries if query.sinks)
 
@@ -83,7 +83,7 @@ def test_an_operator_may_read_two_operators_and_a_topic() -> None:
     assert [source.name for source in query.sources] == ["bids", "other"]
 
 
-def _windowed(stream: Any, name: str, **settings: Any) -> Any:
+def _count_windows(stream: Any, name: str, **settings: Any) -> Any:
     return stream.window(Tumbling(10), name=name, **settings).aggregate(n="count(*)").select("n")
 
 
@@ -91,20 +91,24 @@ def _windowed(stream: Any, name: str, **settings: Any) -> Any:
     ("build", "reason"),
     [
         (
-            lambda bids, other: _windowed(_windowed(bids, "first").union(other.select("1L AS n")), "second"),
+            lambda bids, other: _count_windows(
+                _count_windows(bids, "first").union(other.select("1L AS n")), "second"
+            ),
             "second also reads other, whose watermarks a Python function makes",
         ),
         (
-            lambda bids, _: _windowed(
-                _windowed(bids, "first").apply(lambda frame: frame, schema="n BIGINT", name="frame"),
+            lambda bids, _: _count_windows(
+                _count_windows(bids, "first").apply(lambda frame: frame, schema="n BIGINT", name="frame"),
                 "second",
                 time="processing",
             ),
             "frame is a DataFrame function",
         ),
         (
-            lambda bids, _: _windowed(
-                _windowed(bids, "first").map_batches(lambda batch: batch, schema="n BIGINT", name="batches"),
+            lambda bids, _: _count_windows(
+                _count_windows(bids, "first").map_batches(
+                    lambda batch: batch, schema="n BIGINT", name="batches"
+                ),
                 "second",
                 time="processing",
             ),
@@ -133,30 +137,30 @@ def test_aggregates_share_a_query_with_the_operators_with_state_around_them() ->
     flow = Flow("f")
     bids = bids_of(flow)
     bids.aggregate(by="category", n="count(*)", name="alone").write("alone_out", KafkaTopic("alone"))
-    behind = _windowed(bids, "first").aggregate(n="sum(n)", name="behind")
-    behind.write("behind_out", KafkaTopic("behind"))
+    downstream = _count_windows(bids, "first").aggregate(n="sum(n)", name="downstream")
+    downstream.write("downstream_out", KafkaTopic("downstream"))
     total = bids.aggregate(by="category", n="count(*)", name="front")
-    _windowed(total, "second", time="processing").write("second_out", KafkaTopic("second"))
-    cut = _windowed(bids, "third").through("cut", schema="n BIGINT")
+    _count_windows(total, "second", time="processing").write("second_out", KafkaTopic("second"))
+    cut = _count_windows(bids, "third").through("cut", schema="n BIGINT")
     cut.aggregate(n="sum(n)", name="cut_off").write("cut_out", KafkaTopic("cut_out"))
 
     queries = {query.name: query for query in plan_flow(flow).live_queries if query.sinks}
 
     assert {name: [node.name for node in query.keyed] for name, query in queries.items()} == {
-        "alone_out": [], "bids-batches": ["first", "behind", "front", "second", "third"], "cut_out": [],
+        "alone_out": [], "bids-batches": ["first", "downstream", "front", "second", "third"], "cut_out": [],
     }  # fmt: skip
     assert [[node.name for node in each] for each in queries["bids-batches"].exchanges] == [
-        ["first", "front", "third"], ["behind", "second"],
+        ["first", "front", "third"], ["downstream", "second"],
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("behind", [True, False])
-def test_an_aggregate_that_does_not_run_by_key_group_is_refused_beside_state(behind: bool) -> None:
+@pytest.mark.parametrize("downstream", [True, False])
+def test_an_aggregate_that_does_not_run_by_key_group_is_refused_next_to_state(downstream: bool) -> None:
     """The message names the function and the way out; without neighbours with state Spark computes it."""
     flow = Flow("f")
     bids = bids_of(flow)
-    if behind:
-        _windowed(bids, "first").aggregate(m="median(n)", name="half").write("out", KafkaTopic("out"))
+    if downstream:
+        _count_windows(bids, "first").aggregate(m="median(n)", name="half").write("out", KafkaTopic("out"))
     else:
         half = bids.aggregate(by="category", m="median(price)", name="half")
         half.write("halves", KafkaTopic("halves"))
@@ -164,11 +168,15 @@ def test_an_aggregate_that_does_not_run_by_key_group_is_refused_beside_state(beh
         ones = half.select("1L AS n").process(IdleProcess(), by="n", schema="n BIGINT")
         ones.write("out", KafkaTopic("out"))
 
-    with pytest.raises(PlanError, match=r"or cut the flow between them with \.through\('topic'\)$") as no:
+    with pytest.raises(
+        PlanError, match=r"or cut the flow between them with \.through\('topic'\)$"
+    ) as refused:
         plan_flow(flow)
 
-    assert "operator 'half': m='median" in str(no.value)
-    assert "is not a built-in aggregate of groups upstream or downstream of other operators" in str(no.value)
+    assert "operator 'half': m='median" in str(refused.value)
+    assert "is not a built-in aggregate of groups upstream or downstream of other operators" in str(
+        refused.value
+    )
 
 
 def test_bad_records_leave_through_a_shared_query(tmp_path: Path) -> None:

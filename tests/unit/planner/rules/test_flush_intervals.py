@@ -255,7 +255,7 @@ def test_longer_interval_downstream_of_a_flush_has_a_buffer(aggregate: bool) -> 
     assert isinstance(found["front"].operator, KeyedAggregate) == aggregate
 
 
-def test_longer_interval_of_a_setting_has_no_buffer_behind_sparks_own_aggregate() -> None:
+def test_longer_interval_of_a_setting_has_no_buffer_downstream_of_sparks_own_aggregate() -> None:
     """Which emits by its own interval; the plan says why, and the way out."""
 
     def build(sales: Stream) -> Stream:
