@@ -118,7 +118,7 @@ class MergedBacklog:
         return {"backlog": self.backlog, "channels": None if agree else self._channels}
 
     @classmethod
-    def restored(
+    def from_snapshot(
         cls, kept: Mapping[str, Any], known: Iterable[str], senders: Collection[str] | None = None
     ) -> MergedBacklog:
         """The state of a `snapshot`, without the channels that the input does not declare any more."""
@@ -189,7 +189,7 @@ class BacklogProgress:
         for name, each in kept.get("inputs", {}).items():
             if name in self._known:
                 senders = self._senders.get(name)
-                self._inputs[name] = MergedBacklog.restored(each, self._known[name], senders)
+                self._inputs[name] = MergedBacklog.from_snapshot(each, self._known[name], senders)
 
 
 LEAST_RECORDS = 10_000

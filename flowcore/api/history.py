@@ -30,17 +30,18 @@ def build_history(
     """
     topic = _require_topic(history, live, name)
     require_alike((live, history), name, mixed=True)
-    mine, theirs = live.types(), history.types()
-    for column, kind in mine.items():
-        if theirs.get(column, kind) != kind:
+    live_types, history_types = live.types(), history.types()
+    for column, kind in live_types.items():
+        if history_types.get(column, kind) != kind:
             refuse(
-                f"operator {name!r}: column {column!r} is {theirs[column]} in the history {history.name!r} "
-                f"and {kind} in {live.name!r}: its values might not fit; cast it in the history"
+                f"operator {name!r}: column {column!r} is {history_types[column]} in the history "
+                f"{history.name!r} and {kind} in {live.name!r}: its values might not fit; cast it in the "
+                "history"
             )
     if at is None:
         _require_start(history, topic, name)
         return WithHistory(**fields)
-    return WithHistory(**fields, at_ms=_seam_ms(live, topic, name, at))
+    return WithHistory(**fields, at_ms=_parse_seam(live, topic, name, at))
 
 
 def _require_topic(history: Operator, live: Operator, name: str) -> KafkaTopic:
@@ -81,7 +82,7 @@ def _require_topic(history: Operator, live: Operator, name: str) -> KafkaTopic:
     return topic
 
 
-def _seam_ms(live: Operator, topic: KafkaTopic, name: str, at: object) -> int:
+def _parse_seam(live: Operator, topic: KafkaTopic, name: str, at: object) -> int:
     """The event time that divides history and topic."""
     if not isinstance(at, datetime) or at.tzinfo is None:
         refuse(

@@ -19,9 +19,9 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 
 __all__ = [
     "ReplacedRows",
-    "allowed_lateness_ms",
-    "interval_ms",
-    "load_ms",
+    "parse_allowed_lateness",
+    "parse_interval",
+    "parse_load",
     "parse_timestamps",
     "require_backward",
     "require_stream_join",
@@ -119,8 +119,11 @@ def parse_timestamps(
             "pass a column or expression of the left and one of the right, for instance "
             "timestamps=('ordered_at', 'paid_at')"
         )
-    mine, theirs = timestamps
-    return parse_row_time(left, name, mine, "timestamps"), parse_row_time(right, name, theirs, "timestamps")
+    left_time, right_time = timestamps
+    return (
+        parse_row_time(left, name, left_time, "timestamps"),
+        parse_row_time(right, name, right_time, "timestamps"),
+    )
 
 
 def require_backward(name: str, direction: str) -> None:
@@ -132,7 +135,7 @@ def require_backward(name: str, direction: str) -> None:
         )
 
 
-def load_ms(name: str, load: Literal["caught-up"] | datetime | None) -> Literal["caught-up"] | int | None:
+def parse_load(name: str, load: Literal["caught-up"] | datetime | None) -> Literal["caught-up"] | int | None:
     """Check what a join with the newest record waits for, and convert a time to milliseconds."""
     if load is None:
         return None
@@ -146,7 +149,7 @@ def load_ms(name: str, load: Literal["caught-up"] | datetime | None) -> Literal[
     return round(load.timestamp() * 1000)
 
 
-def allowed_lateness_ms(name: str, length: Length) -> int:
+def parse_allowed_lateness(name: str, length: Length) -> int:
     """Check the allowed lateness of a join, seconds or `timedelta`, and convert it to milliseconds.
 
     Raises:
@@ -168,7 +171,7 @@ def allowed_lateness_ms(name: str, length: Length) -> int:
     return length_ms
 
 
-def interval_ms(name: str, what: str, length: timedelta) -> int:
+def parse_interval(name: str, what: str, length: timedelta) -> int:
     """Check a length of time between partners of a join, and convert it to milliseconds."""
     if not isinstance(length, timedelta) or length < timedelta(0) or length % MILLISECOND:
         refuse(

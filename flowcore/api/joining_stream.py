@@ -135,9 +135,9 @@ class JoiningStream(KeyedStream):
         )
         return self.append(
             JoinInterval(
-                **fields, late=late, before_ms=join_checks.interval_ms(name, "before", before),
-                after_ms=join_checks.interval_ms(name, "after", after),
-                allowed_lateness_ms=join_checks.allowed_lateness_ms(name, allowed_lateness),
+                **fields, late=late, before_ms=join_checks.parse_interval(name, "before", before),
+                after_ms=join_checks.parse_interval(name, "after", after),
+                allowed_lateness_ms=join_checks.parse_allowed_lateness(name, allowed_lateness),
             )
         )  # fmt: skip
 
@@ -192,7 +192,7 @@ class JoiningStream(KeyedStream):
         return self.append(
             JoinWindow(
                 **fields, late=late, size_ms=assigner.size_ms, offset_ms=assigner.offset_ms,
-                allowed_lateness_ms=join_checks.allowed_lateness_ms(name, allowed_lateness),
+                allowed_lateness_ms=join_checks.parse_allowed_lateness(name, allowed_lateness),
             )
         )  # fmt: skip
 
@@ -238,7 +238,7 @@ class JoiningStream(KeyedStream):
         fields = self._join_fields(
             other, name, on, how, kinds, attributes, by_time=True, timestamps=timestamps
         )
-        tolerance_ms = None if tolerance is None else join_checks.interval_ms(name, "tolerance", tolerance)
+        tolerance_ms = None if tolerance is None else join_checks.parse_interval(name, "tolerance", tolerance)
         return self.append(JoinAsOf(**fields, late=late, tolerance_ms=tolerance_ms))
 
     def join_latest(
@@ -279,7 +279,7 @@ class JoiningStream(KeyedStream):
         )  # fmt: skip
         if other.operator.updating:
             fields |= _replaced_rows(name, fields, other.operator)
-        load_ms, ttl_ms = join_checks.load_ms(name, load), checks.ttl_ms(name, ttl)
+        load_ms, ttl_ms = join_checks.parse_load(name, load), checks.ttl_ms(name, ttl)
         return self.append(JoinLatest(**fields, load=load_ms, ttl_ms=ttl_ms))
 
     @property

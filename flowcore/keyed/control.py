@@ -195,7 +195,7 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
     arrivals, places = {}, {}
     for source, each in elements.items():
         each.sort(key=itemgetter(0))
-        arrivals[source], order = ChannelElements.of((name, element) for _, name, element in each)
+        arrivals[source], order = ChannelElements.from_elements((name, element) for _, name, element in each)
         places[source] = [each[number][0] for number in order]
     return StepControl(
         {source: NewestTimes.of(each) for source, each in times.items()},

@@ -132,7 +132,7 @@ def _emitted_watermark(groups: Mapping[int, StoredGroup]) -> MergedWatermark:
             "group that has keys of several; run the flow in mode slice with new records, and then this again"
         )
         raise StateError(msg)
-    emitted = MergedWatermark.restored(next(iter(found.values())))
+    emitted = MergedWatermark.from_snapshot(next(iter(found.values())))
     delays_ms = [each.manifest.header.get("watermark_delay_ms", 0) for each in groups.values()]
     emitted.watermark_ms = delay_watermark(emitted.watermark_ms, max(delays_ms))
     return emitted
@@ -167,7 +167,7 @@ def _event_time(
     """The watermark progress; the channels of an operator upstream are its new key groups."""
     sources = dict(kept["sources"])
     for name in sources.keys() & upstream.keys():
-        before, sender = MergedWatermark.restored(sources[name]), upstream[name]
+        before, sender = MergedWatermark.from_snapshot(sources[name]), upstream[name]
         channels = MergedWatermark(map(str, range(key_groups)))
         channels.watermark_ms = before.watermark_ms
         channels.channels_ms[:] = sender.watermark.watermark_ms

@@ -173,7 +173,7 @@ class RetractingGroup(CollectingGroup):
             found = codes.codes[valid], changes[valid]
             totals = [group.totals[place] for group in groups]
             for total, number in zip(totals, _sum_by(*found, len(keys)), strict=True):
-                total.records += number
+                total.count_of_values += number
             if argument.sums or argument.counts:
                 self._fold(place, column.take(valid), keys, totals, *found)
         start = self._step_rows.add(rows.select(self._passed.names))
@@ -266,7 +266,7 @@ class RetractingGroup(CollectingGroup):
             total = totals[code]
             finite = not argument.floating or value - value == 0
             if argument.counts or not finite:
-                total.count(value, change)
+                total.add_occurrences(value, change)
                 unsaved[keys[code], value] = None
             if convert is not None and finite:
                 total.total += change * convert(value)
@@ -303,7 +303,7 @@ class RetractingGroup(CollectingGroup):
         for place, argument in enumerate(self._arguments):
             own = [group.totals[place] for group in groups]
             fields.append(pa.field(f"n:{argument.column}", pa.int64()))
-            totals.append(pa.array([each.records for each in own], pa.int64()))
+            totals.append(pa.array([each.count_of_values for each in own], pa.int64()))
             if argument.sums:
                 fields.append(pa.field(f"sum:{argument.column}", pa.string()))
                 totals.append(pa.array([argument.write_sum(each.total) for each in own], pa.string()))
@@ -345,7 +345,7 @@ class RetractingGroup(CollectingGroup):
             group.rows, group.result = rows, None
             group.newest_ms = MIN_TIMESTAMP_MS if newest_ms[place] is None else newest_ms[place]
             for argument, total in zip(self._arguments, group.totals, strict=True):
-                total.records = numbers[f"n:{argument.column}"][place]
+                total.count_of_values = numbers[f"n:{argument.column}"][place]
                 if argument.sums:
                     total.total = argument.read_sum(numbers[f"sum:{argument.column}"][place])
 

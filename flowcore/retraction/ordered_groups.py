@@ -1,7 +1,7 @@
 """All rows of groups, of which the first ones of each group are known in their order.
 
-A row of a group has an identity: a later row with the same identity replaces it. Of each group the positions
-of its *first* rows are kept in order: the ranked rows, and a margin. All other rows of the group come after
+A row of a group has a row key: a later row with the same row key replaces it. Of each group the positions of
+its *first* rows are kept in order: the ranked rows, and a margin. All other rows of the group come after
 the last of these, in no order. A new row that comes after the last one is not compared further. If so many
 of the first rows are removed that a rank has none, the first rows are selected anew. This scans all rows of
 the key group. The margin grows with the square root of the group, so that this is rare. Until then a step
@@ -39,7 +39,7 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _Group:
-    """A group.
+    """The rows of one group.
 
     Attributes:
         number: Its number in `OrderedGroups._group_of`.
@@ -58,7 +58,7 @@ class RankChanges:
 
     Attributes:
         groups: The groups whose rows have changed.
-        code_of: Of each change, the place of its group among these.
+        code_of: Of each change, the position of its group in ``groups``.
         ranks: Of each change, the rank, from 1.
         rows: Of each change, the columns of the row; null where the rank has vanished.
         vanished: Whether the rank has vanished.
@@ -77,10 +77,10 @@ class OrderedGroups:
     Args:
         schema: The columns of a row: those of its group, then those that identify it in the group, then
             others.
-        group: The number of columns of its group.
-        identity: The number of columns of both.
+        group_columns: The number of leading columns that form the group.
+        row_key_columns: The number of leading columns that form group and row key.
         order: The columns of the order, each with whether larger values come first. Rows that are equal in it
-            are in ascending order of their identity.
+            are in ascending order of their row key.
         n: How many rows of a group have a rank.
         compared: The columns by which a row differs from that which had its rank before.
     """
@@ -89,20 +89,20 @@ class OrderedGroups:
         self,
         *,
         schema: pa.Schema,
-        group: int,
-        identity: int,
+        group_columns: int,
+        row_key_columns: int,
         order: Sequence[tuple[str, bool]],
         n: int,
         compared: Sequence[str],
     ) -> None:
         self._schema = schema
-        self._group_names, self._names = schema.names[:group], schema.names[:identity]
-        self._types = schema.types[:identity]
-        self._order = [*order, *((name, False) for name in schema.names[group:identity])]
+        self._group_names, self._names = schema.names[:group_columns], schema.names[:row_key_columns]
+        self._types = schema.types[:row_key_columns]
+        self._order = [*order, *((name, False) for name in schema.names[group_columns:row_key_columns])]
         self._n, self._compared = n, [*compared]
         self._rows = KeptRows(schema)
         self._places: dict[Any, int] = {}
-        """By identity, the position of a row."""
+        """By group and row key, the position of a row."""
         self._groups: dict[Any, _Group] = {}
         self._numbers = 0
         self._group_of = np.full(_LEAST_GARBAGE, _NOWHERE, np.int64)
@@ -115,33 +115,33 @@ class OrderedGroups:
         return len(self._places)
 
     def change(self, rows: pa.RecordBatch, inserted: _Flags) -> tuple[list[Any], Ints]:
-        """Insert and remove rows, in order, so that the last change of an identity counts.
+        """Insert and remove rows, in order, so that the last change of a row key counts.
 
         Returns:
             The groups that have changed, and for each row the place of its group among them.
         """
         codes = factorize_keys(self._columns(rows, self._group_names), rows.num_rows)
-        names = self._keys_at(rows, self._group_names, codes.first)
-        groups = [self._open(name) for name in names]
+        group_keys = self._keys_at(rows, self._group_names, codes.first)
+        groups = [self._open(group_key) for group_key in group_keys]
         self._select_first([group for group in groups if group.first is None])
         firsts = [_known(group) for group in groups]
-        for name, first in zip(names, firsts, strict=True):
-            self._before.setdefault(name, first[: self._n])
+        for group_key, first in zip(group_keys, firsts, strict=True):
+            self._before.setdefault(group_key, first[: self._n])
         has_others = np.array([group.size for group in groups]) > np.array([len(first) for first in firsts])
         fresh, code_of, touched = self._replace(rows, inserted, groups, codes.codes)
         self._unsaved.update(dict.fromkeys(touched))
         self._merge(groups, firsts, has_others, fresh, code_of)
         short = [group for group in groups if len(_known(group)) < min(self._n, group.size)]
         self._select_first(short)
-        return names, codes.codes
+        return group_keys, codes.codes
 
     def take_changes(self) -> RankChanges:
         """The ranks that have another row than at the last call."""
         before, self._before = self._before, {}
-        names, olds = [*before], [*before.values()]
-        news = [_known(self._groups[name])[: self._n] for name in names]
-        (old, old_code, old_rank), (new, new_code, new_rank) = _flatten(olds), _flatten(news)
-        old_counts, new_counts = (np.array([*map(len, each)], np.int64) for each in (olds, news))
+        group_keys, old_firsts = [*before], [*before.values()]
+        new_firsts = [_known(self._groups[group_key])[: self._n] for group_key in group_keys]
+        (old, old_code, old_rank), (new, new_code, new_rank) = _flatten(old_firsts), _flatten(new_firsts)
+        old_counts, new_counts = (np.array([*map(len, each)], np.int64) for each in (old_firsts, new_firsts))
         (known,) = np.nonzero(new_rank < old_counts[new_code])
         had = np.full(len(new), _NOWHERE, np.int64)
         had[known] = old[(np.cumsum(old_counts) - old_counts)[new_code[known]] + new_rank[known]]
@@ -157,14 +157,14 @@ class OrderedGroups:
         order = np.lexsort((rank_of, code_of))
         places = places[order]
         changes = RankChanges(
-            names, code_of[order], rank_of[order] + 1, self._take_some(places), places == _NOWHERE
+            group_keys, code_of[order], rank_of[order] + 1, self._take_some(places), places == _NOWHERE
         )
-        self._drop_empty(names)
+        self._drop_empty(group_keys)
         self._compact()
         return changes
 
     def take_unsaved(self) -> pa.RecordBatch | None:
-        """The stored form of the rows that have changed since the last call; None if there are none."""
+        """The stored columns of the rows that have changed since the last call; None if there are none."""
         unsaved, self._unsaved = [*self._unsaved], {}
         places = [self._places.get(each, _NOWHERE) for each in unsaved]
         gone = [each for each, place in zip(unsaved, places, strict=True) if place == _NOWHERE]
@@ -175,30 +175,30 @@ class OrderedGroups:
         return concat_batches([kept, complete_batch(lost, kept.schema)]) if unsaved else None
 
     def take_all(self) -> Iterator[pa.RecordBatch]:
-        """The stored form of all rows, in pieces."""
+        """The stored columns of all rows, in pieces."""
         self._unsaved = {}
         (places,) = np.nonzero(self._group_of[: len(self._rows)] != _NOWHERE)
         for start in range(0, len(places), _ROWS_PER_PIECE):
             yield self._store(places[start : start + _ROWS_PER_PIECE])
 
     def load(self, stored: pa.RecordBatch) -> None:
-        """Apply rows in their stored form; this may be done again."""
+        """Apply rows as they are stored; may be called repeatedly."""
         rows = stored.select(self._schema.names).cast(self._schema)
         codes = factorize_keys(self._columns(rows, self._group_names), rows.num_rows)
-        names = self._keys_at(rows, self._group_names, codes.first)
-        groups = [self._open(name) for name in names]
+        group_keys = self._keys_at(rows, self._group_names, codes.first)
+        groups = [self._open(group_key) for group_key in group_keys]
         gone = stored.column(GONE).to_numpy(zero_copy_only=False)
         self._replace(rows, ~gone, groups, codes.codes)
         for group in groups:
             group.first = None
         self._unsaved, self._before = {}, {}
-        self._drop_empty(names)
+        self._drop_empty(group_keys)
         self._compact()
 
-    def _open(self, name: Any) -> _Group:
-        group = self._groups.get(name)
+    def _open(self, group_key: Any) -> _Group:
+        group = self._groups.get(group_key)
         if group is None:
-            group = self._groups[name] = _Group(self._numbers, first=_NONE)
+            group = self._groups[group_key] = _Group(self._numbers, first=_NONE)
             self._numbers += 1
         return group
 
@@ -208,20 +208,20 @@ class OrderedGroups:
         """Remove the rows that are replaced, and add those that replace them.
 
         Returns:
-            The positions of added rows, the places of their groups, and the identities that have changed.
+            The positions of added rows, the places of their groups, and the row keys that have changed.
         """
         each = factorize_keys(self._columns(rows, self._names), rows.num_rows)
         last = find_last_rows(each.codes, len(each.first))
-        identities = self._keys_at(rows, self._names, last)
-        found = map(self._places.get, identities, repeat(_NOWHERE))
-        old = np.fromiter(found, np.int64, len(identities))
+        row_keys = self._keys_at(rows, self._names, last)
+        found = map(self._places.get, row_keys, repeat(_NOWHERE))
+        old = np.fromiter(found, np.int64, len(row_keys))
         had, stays, code_of = old != _NOWHERE, inserted[last], codes[last]
         self._group_of[old[had]] = _NOWHERE
-        for identity in compress(identities, (had & ~stays).tolist()):
-            del self._places[identity]
+        for row_key in compress(row_keys, (had & ~stays).tolist()):
+            del self._places[row_key]
         start = self._rows.add(rows.take(last[stays]))
         fresh = np.arange(start, len(self._rows))
-        self._places.update(zip(compress(identities, stays.tolist()), fresh.tolist(), strict=True))
+        self._places.update(zip(compress(row_keys, stays.tolist()), fresh.tolist(), strict=True))
         while len(self._rows) > len(self._group_of):
             self._group_of = np.concatenate([self._group_of, np.full_like(self._group_of, _NOWHERE)])
         numbers = np.array([group.number for group in groups], np.int64)
@@ -230,7 +230,7 @@ class OrderedGroups:
         less = np.bincount(code_of[had], minlength=len(groups))
         for group, change in zip(groups, (more - less).tolist(), strict=True):
             group.size += change
-        return fresh, code_of[stays], identities
+        return fresh, code_of[stays], row_keys
 
     def _merge(
         self, groups: Sequence[_Group], firsts: Sequence[Ints], has_others: _Flags, fresh: Ints, code_of: Ints
@@ -256,7 +256,7 @@ class OrderedGroups:
         places, codes = places[kept], codes[kept]
         bounds = np.searchsorted(codes, np.arange(len(groups) + 1)).tolist()
         for number, group in enumerate(groups):
-            start, end, count = bounds[number], bounds[number + 1], self._count(group)
+            start, end, count = bounds[number], bounds[number + 1], self._target_size(group)
             end = end if end - start <= 2 * count else start + count
             group.first = places[start:end].copy()  # without the others, which it would keep in memory
 
@@ -272,7 +272,7 @@ class OrderedGroups:
         ends = np.cumsum([group.size for group in groups]).tolist()
         parts = []
         for group, end in zip(groups, ends, strict=True):
-            part, count = places[end - group.size : end], self._count(group)
+            part, count = places[end - group.size : end], self._target_size(group)
             if group.size > 4 * count:
                 part = part[find_first(self._ordered(part), count)]
             parts.append(part)
@@ -281,9 +281,9 @@ class OrderedGroups:
         ends = np.cumsum([*map(len, parts)]).tolist()
         for group, part, end in zip(groups, parts, ends, strict=True):
             first = places[end - len(part) : end]
-            group.first = first[: self._count(group)].copy()
+            group.first = first[: self._target_size(group)].copy()
 
-    def _count(self, group: _Group) -> int:
+    def _target_size(self, group: _Group) -> int:
         """How many first rows of a group are selected."""
         return 2 * self._n + 16 + isqrt(group.size)
 
@@ -315,13 +315,13 @@ class OrderedGroups:
         schema = self._schema.append(pa.field(GONE, pa.bool_()))
         return pa.RecordBatch.from_arrays([*rows.columns, flags], schema=schema)
 
-    def _drop_empty(self, names: Sequence[Any]) -> None:
-        for name in names:
-            if not self._groups[name].size:
-                del self._groups[name]
+    def _drop_empty(self, group_keys: Sequence[Any]) -> None:
+        for group_key in group_keys:
+            if not self._groups[group_key].size:
+                del self._groups[group_key]
 
     def _compact(self) -> None:
-        """Forget the rows that were removed when they are more than the others."""
+        """Drop removed rows once they outnumber the others."""
         if len(self._rows) - len(self) <= max(len(self), _LEAST_GARBAGE):
             return
         (places,) = np.nonzero(self._group_of[: len(self._rows)] != _NOWHERE)
@@ -337,7 +337,7 @@ class OrderedGroups:
         self._group_of = np.full(max(len(places), _LEAST_GARBAGE), _NOWHERE)
         self._group_of[: len(places)] = numbers_now
         now = place_of.tolist()
-        self._places = {identity: now[place] for identity, place in self._places.items()}
+        self._places = {row_key: now[place] for row_key, place in self._places.items()}
 
     def _keys_at(self, rows: pa.RecordBatch, names: Sequence[str], places: Ints) -> list[Any]:
         return to_python_keys(take_rows(self._columns(rows, names), places), len(places))

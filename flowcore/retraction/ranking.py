@@ -105,8 +105,8 @@ class RetractingRankingGroup(CollectingGroup):
         self._config = config
         self._groups = OrderedGroups(
             schema=config.stored,
-            group=len(config.keys),
-            identity=len(config.keys) + len(config.row_key),
+            group_columns=len(config.keys),
+            row_key_columns=len(config.keys) + len(config.row_key),
             order=config.order,
             n=config.n,
             compared=[*dict.fromkeys(config.results.values())],

@@ -22,8 +22,8 @@ from flowcore.windows.built_in import BuiltIn
 
 __all__ = ["Argument", "Total"]
 
-_SMALLEST = 1074
-"""The smallest positive float is ``2 ** -_SMALLEST``."""
+_SMALLEST_EXPONENT = 1074
+"""The smallest positive float is ``2 ** -_SMALLEST_EXPONENT``."""
 _UNKNOWN = object()
 
 
@@ -70,35 +70,35 @@ class Argument:
         if not self.floating:
             return str(total)
         zeros = (total & -total).bit_length() - 1 if total else 0
-        return f"{total >> zeros:x}p{zeros - _SMALLEST}"
+        return f"{total >> zeros:x}p{zeros - _SMALLEST_EXPONENT}"
 
     def read_sum(self, text: str) -> int:
         """The sum that `write_sum` wrote."""
         if not self.floating:
             return int(text)
         number, _, power = text.partition("p")
-        return int(number, 16) << (int(power) + _SMALLEST)
+        return int(number, 16) << (int(power) + _SMALLEST_EXPONENT)
 
 
 class Total:
     """The values of one column in one group.
 
     Attributes:
-        records: How many values it has.
+        count_of_values: How many values it has.
         total: The sum of the finite values.
         values: The occurrences of each value; if the column is only summed, of non-finite values only.
     """
 
-    __slots__ = ("_greatest", "_least", "records", "total", "values")
+    __slots__ = ("_greatest", "_least", "count_of_values", "total", "values")
 
     def __init__(self) -> None:
-        self.records = 0
+        self.count_of_values = 0
         self.total = 0
         self.values: dict[Any, int] = {}
         self._least: Any = _UNKNOWN
         self._greatest: Any = _UNKNOWN
 
-    def count(self, value: Any, change: int) -> None:
+    def add_occurrences(self, value: Any, change: int) -> None:
         """Insert or retract a value."""
         before = self.values.get(value, 0)
         if before + change:
@@ -130,10 +130,10 @@ class Total:
         """The result of an aggregate of the type of its output."""
         match aggregate.function:
             case "count":
-                return len(self.values) if aggregate.distinct else self.records
+                return len(self.values) if aggregate.distinct else self.count_of_values
             case "count_if":
                 return self.total
-        if not self.records:
+        if not self.count_of_values:
             return None
         match aggregate.function:
             case "min":
@@ -154,19 +154,19 @@ class Total:
 
     def _mean(self, argument: Argument, kind: Any) -> Any:
         if argument.floating:
-            return self._divide(self.records)
+            return self._divide(self.count_of_values)
         if pa.types.is_decimal(kind):
-            return average_decimals(self.total, argument.scale, self.records)
-        return self.total / self.records
+            return average_decimals(self.total, argument.scale, self.count_of_values)
+        return self.total / self.count_of_values
 
-    def _divide(self, records: int) -> float:
-        """The sum of floating-point values, divided by ``records``."""
+    def _divide(self, divisor: int) -> float:
+        """The sum of floating-point values, divided by ``divisor``."""
         if self.values:
-            odd = [value for value in (NAN, float("inf"), float("-inf")) if value in self.values]
-            if odd:
-                return odd[0] if len(odd) == 1 else NAN
+            non_finite = [value for value in (NAN, float("inf"), float("-inf")) if value in self.values]
+            if non_finite:
+                return non_finite[0] if len(non_finite) == 1 else NAN
         try:
-            return self.total / (records << _SMALLEST)
+            return self.total / (divisor << _SMALLEST_EXPONENT)
         except OverflowError:
             return float("inf") if self.total > 0 else float("-inf")
 
@@ -191,4 +191,4 @@ def _is_less(one: Any, other: Any) -> bool:
 
 def _to_multiple(value: float) -> int:
     numerator, denominator = value.as_integer_ratio()
-    return numerator << (_SMALLEST + 1 - denominator.bit_length())
+    return numerator << (_SMALLEST_EXPONENT + 1 - denominator.bit_length())

@@ -69,7 +69,7 @@ class TaskTimes:
             finally:
                 waited_ns += time.perf_counter_ns() - since_ns
 
-        def given() -> Iterator[_T]:
+        def timed_items() -> Iterator[_T]:
             iterator = iter(items)
             while True:
                 with waiting():
@@ -79,7 +79,7 @@ class TaskTimes:
                 yield item
 
         began_ns = time.perf_counter_ns()
-        for result in function(given()):
+        for result in function(timed_items()):
             with waiting():
                 yield result
         self.add(operator, time.perf_counter_ns() - began_ns - waited_ns)

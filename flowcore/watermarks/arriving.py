@@ -62,24 +62,24 @@ class ArrivingWatermarks:
             every, elements = elements, elements.without(ignored)
             self.ignored += len(every.channel) - len(elements.channel)
             new = tuple(name for name in new if name not in ignored)
-        self.merged.numbers(new)
+        self.merged.ensure_channels(new)
         if named := {partition_of(name) for name in new if "/" in name} - {*elements.names}:
             channels, unheard = self.merged.channels(), PartitionWatermark()
             self.merged.remove(name for name in named if channels.get(name) == unheard)
-        numbers = self.merged.numbers(elements.names)[elements.activated]
+        numbers = self.merged.ensure_channels(elements.names)[elements.activated]
         if new or self.merged.idle_channels[numbers].any():
             self.merged.update(numbers, MIN_TIMESTAMP_MS, idle=False)
         if self._expiry_ms is not None:
             self._heard_ms |= dict.fromkeys(elements.names)
         if expired := tuple(name for name in elements.names if name in self._expired):
             self._expired.difference_update(expired)
-            self.merged.update(self.merged.numbers(expired), MIN_TIMESTAMP_MS, idle=False)
+            self.merged.update(self.merged.ensure_channels(expired), MIN_TIMESTAMP_MS, idle=False)
         return elements
 
     def arrive(self, elements: ChannelElements) -> None:
         """Take elements together: the last watermark and status of each channel."""
         elements = self.join(elements)
-        numbers, last = self.merged.numbers(elements.names), elements.last
+        numbers, last = self.merged.ensure_channels(elements.names), elements.last
         status = elements.last_status[last]
         idle = np.where(status < 0, self.merged.idle_channels[numbers], status == 1)
         self.merged.update(numbers, elements.highest_ms[last], idle)
@@ -99,7 +99,7 @@ class ArrivingWatermarks:
         due = tuple(name for name, due_ms in self._due_ms(now_ms).items() if due_ms <= now_ms)
         if due:
             self._expired.update(due)
-            self.merged.update(self.merged.numbers(due), MIN_TIMESTAMP_MS, idle=True)
+            self.merged.update(self.merged.ensure_channels(due), MIN_TIMESTAMP_MS, idle=True)
 
     def wake_ms(self, now_ms: int) -> int | None:
         """When processing time alone may make a channel idle."""
@@ -130,12 +130,12 @@ class ArrivingWatermarks:
 
         Channels that the source does not declare any more are removed, and hold nothing.
         """
-        fresh, self.merged = self.merged.names, MergedWatermark.restored(kept)
+        fresh, self.merged = self.merged.names, MergedWatermark.from_snapshot(kept)
         self.ignored = kept.get("ignored", 0)
         if self._senders is not None:
             self.merged.remove(find_ignored(self.merged.names, (), self._senders))
         known = set(map(partition_of, self.merged.names))
-        self.merged.numbers(tuple(name for name in fresh if name not in known))
+        self.merged.ensure_channels(tuple(name for name in fresh if name not in known))
         self._heard_ms = {
             name: each for name, each in kept.get("heard_ms", {}).items() if name in self.merged
         }

@@ -219,7 +219,7 @@ class GeneratedWatermarks:
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Apply a `snapshot`; partitions that are not part of it hold the watermark."""
         names = self.merged.names
-        self.merged = MergedWatermark.restored(kept["merged"])
+        self.merged = MergedWatermark.from_snapshot(kept["merged"])
         if kept.get("senders"):
             self._senders.restore(kept["senders"])
         self._newest_ms = decode_times(kept["newest_ms"])
@@ -232,7 +232,7 @@ class GeneratedWatermarks:
         self._numbers(names)
 
     def _numbers(self, partitions: tuple[str, ...]) -> npt.NDArray[np.intp]:
-        found = self.merged.numbers(partitions)
+        found = self.merged.ensure_channels(partitions)
         added = len(self.merged) - len(self._newest_ms)
         if added:
             self._newest_ms = np.append(self._newest_ms, np.full(added, MIN_TIMESTAMP_MS, np.int64))

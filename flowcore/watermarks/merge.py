@@ -93,7 +93,7 @@ class ChannelElements:
         self.activated = np.unique(self.channel[self.status == _ACTIVE])
 
     @classmethod
-    def of(
+    def from_elements(
         cls, elements: Iterable[tuple[str, Watermark | WatermarkStatus]]
     ) -> tuple[ChannelElements, list[int]]:
         """Sort elements by channel, in the order of the channels' first elements.
@@ -180,10 +180,10 @@ class MergedWatermark:
 
     def find_unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The names that are not channels."""
-        return _unknown(self.names, names)
+        return _find_unknown(self.names, names)
 
-    def numbers(self, names: tuple[str, ...]) -> npt.NDArray[np.intp]:
-        """The numbers of channels; new ones are added, active and before their first watermark."""
+    def ensure_channels(self, names: tuple[str, ...]) -> npt.NDArray[np.intp]:
+        """Return the numbers of channels; new ones are added, active and before their first watermark."""
         added = self.find_unknown(names)
         if added:
             self.names += added
@@ -211,7 +211,7 @@ class MergedWatermark:
         """Update these channels together."""
         times = np.array([each.watermark_ms for each in channels.values()], np.int64)
         idle = np.array([each.idle for each in channels.values()], np.bool_)
-        self.update(self.numbers(tuple(channels)), times, idle)
+        self.update(self.ensure_channels(tuple(channels)), times, idle)
 
     def follow(self, elements: ChannelElements) -> list[tuple[int, int, bool]]:
         """Take elements one after the other.
@@ -220,7 +220,7 @@ class MergedWatermark:
             The changes in order: the number of the element, the combined watermark after it, and whether the
             combination is idle.
         """
-        numbers = self.numbers(elements.names)
+        numbers = self.ensure_channels(elements.names)
         own, status = numbers[elements.channel], elements.last_status
         own_ms = np.maximum(self.channels_ms[own], elements.highest_ms)
         own_idle = np.where(status == _NO_STATUS, self.idle_channels[own], status == _IDLE)
@@ -229,13 +229,13 @@ class MergedWatermark:
         before_ms = np.where(self.idle_channels, MAX_TIMESTAMP_MS, self.channels_ms)
         others = np.ones(len(before_ms), np.bool_)
         others[numbers] = False
-        others_ms = _of_others(
+        others_ms = _combine_others(
             np.minimum,
             lowest_ms[elements.last],
             before_ms[numbers],
             before_ms[others].min(initial=MAX_TIMESTAMP_MS),
         )
-        others_idle = _of_others(
+        others_idle = _combine_others(
             np.logical_or,
             own_idle[elements.last],
             self.idle_channels[numbers],
@@ -264,8 +264,8 @@ class MergedWatermark:
         }
 
     @classmethod
-    def restored(cls, kept: Mapping[str, Any]) -> MergedWatermark:
-        """The state of a `snapshot`."""
+    def from_snapshot(cls, kept: Mapping[str, Any]) -> MergedWatermark:
+        """The state that a `snapshot` has."""
         merged = cls(_decode_names(kept["names"]))
         merged.watermark_ms = kept["watermark_ms"]
         merged.channels_ms = decode_times(kept["channels_ms"])
@@ -300,7 +300,7 @@ def _numbers(names: tuple[str, ...]) -> Mapping[str, int]:
 
 
 @lru_cache(maxsize=64)
-def _unknown(names: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
+def _find_unknown(names: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
     known = _numbers(names)
     return tuple(name for name in dict.fromkeys(wanted) if name not in known)
 
@@ -313,7 +313,7 @@ def _find(names: tuple[str, ...], wanted: tuple[str, ...]) -> npt.NDArray[np.int
     return found
 
 
-def _of_others(
+def _combine_others(
     ufunc: np.ufunc, after: npt.NDArray[Any], before: npt.NDArray[Any], rest: Any
 ) -> npt.NDArray[Any]:
     """For each channel, combine the values of all other channels at the time its elements are taken.

@@ -146,9 +146,9 @@ class WatermarkProgress:
         """
         if not kept:
             return
-        names, self._merged = self._merged.names, MergedWatermark.restored(kept["merged"])
+        names, self._merged = self._merged.names, MergedWatermark.from_snapshot(kept["merged"])
         self._merged.remove(set(self._merged.names) - set(names))
-        self._merged.numbers(names)
+        self._merged.ensure_channels(names)
         for name, each in self._sources.items():
             mine = kept["sources"].get(name)
             if mine is None:

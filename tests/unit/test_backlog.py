@@ -104,7 +104,7 @@ def test_first_senders_of_a_partition_count() -> None:
         merged.receive(f"0/{number}", backlog=False)
     assert merged.receive("0/forged", backlog=True) is None
     kept = json.loads(json.dumps(merged.snapshot(["0"])))
-    merged = MergedBacklog.restored(kept, ["0"])
+    merged = MergedBacklog.from_snapshot(kept, ["0"])
     assert [merged.receive(f"0/forged-{number}", backlog=True) for number in range(100)] == [None] * 100
     assert merged.receive("0/7", backlog=True) == RecordAttributes(backlog=True)
     assert merged.receive("0/7", backlog=None) == RecordAttributes(backlog=False)

@@ -66,20 +66,20 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-def may_take(holder: Holder | None, age_s: float, mine: Holder, *, lives: bool) -> bool:
+def may_take(holder: Holder | None, age_s: float, mine: Holder, *, is_running: bool) -> bool:
     """Whether a lease may be taken from its holder.
 
     Args:
         holder: The holder; None if its file cannot be read, as while it is being written.
         age_s: Seconds since the lease was renewed.
         mine: The process that takes the lease.
-        lives: Whether the holder's process exists, as far as this process can see.
+        is_running: Whether the holder's process exists, as far as this process can see.
     """
     if holder is not None:
         if holder.released:
             return True
         here = bool(mine.space) and (holder.host, holder.space) == (mine.host, mine.space)
-        if here and not lives:
+        if here and not is_running:
             return True
     return age_s > STALE_S
 
@@ -214,8 +214,8 @@ class Leases:
     def _watch_s(self, lease: Path) -> float | None:
         """For how many seconds a lease must not be renewed to be free; None if it is held."""
         holder = _read(lease)
-        lives = holder is not None and _lives(holder)
-        if may_take(holder, 0.0, self._mine, lives=lives):
+        is_running = holder is not None and _is_running(holder)
+        if may_take(holder, 0.0, self._mine, is_running=is_running):
             return 0.0
         age_s = _age_s(lease)
         if age_s < -_HEARTBEAT_S:
@@ -224,7 +224,7 @@ class Leases:
                 lease, STALE_S,
             )  # fmt: skip
             return STALE_S
-        return _CONFIRM_S if may_take(holder, age_s, self._mine, lives=lives) else None
+        return _CONFIRM_S if may_take(holder, age_s, self._mine, is_running=is_running) else None
 
 
 def _leases(folder: Path, query: str) -> list[Path]:
@@ -323,7 +323,7 @@ def _space() -> str:
         return ""
 
 
-def _lives(holder: Holder) -> bool:
+def _is_running(holder: Holder) -> bool:
     try:
         os.kill(holder.pid, 0)
     except ProcessLookupError:

@@ -85,28 +85,39 @@ class CompiledQuery:
 
 
 def compile_query(
-    query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels, *, held: bool = False
+    query: LiveQuery,
+    context: Context,
+    joined: Joined,
+    side_channels: SideChannels,
+    *,
+    reads_histories: bool = False,
 ) -> CompiledQuery:
     """Compile one live query.
 
     Args:
         joined: The bounded results that it joins; with a column `RECORD_ORDINAL` if keys repeat.
         side_channels: What the query carries besides its records.
-        held: It reads histories, and nothing from its topics.
+        reads_histories: It reads histories, and nothing from its topics.
 
     Raises:
         PlanError: Spark refuses an operator; the message names it.
     """
-    compiler = _Compiler(query, context, joined, side_channels, held=held)
+    compiler = _Compiler(query, context, joined, side_channels, reads_histories=reads_histories)
     return CompiledQuery(compiler.sink_frame(), compiler.types, compiler.key_groups.schemas)
 
 
 class _Compiler:
     def __init__(
-        self, query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels, *, held: bool
+        self,
+        query: LiveQuery,
+        context: Context,
+        joined: Joined,
+        side_channels: SideChannels,
+        *,
+        reads_histories: bool,
     ) -> None:
         self.query = query
-        self.held = held
+        self.reads_histories = reads_histories
         self.histories = {node.live: node for node in find_histories(query.operators)}
         self.context = context
         self.joined = joined
@@ -285,7 +296,7 @@ class _Compiler:
         columns = {name: next(self.names) for name in node.columns}
         branch = Branch(next(self.numbers), columns, has_record_id=node.written_by is not None)
         messages = read_stream(
-            topic, self.query, self.context, events=self.side_channels.has_markers, held=self.held
+            topic, self.query, self.context, events=self.side_channels.has_markers, held=self.reads_histories
         )
         if node in self.histories:
             checkpoint = Path(self.key_groups.checkpoint)

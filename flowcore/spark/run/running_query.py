@@ -114,18 +114,18 @@ def prepare_query(
         context = replace(context, settings=replace(context.settings, max_batch_records=batch_records))
     checkpoint = checkpoint_folder(query, context.flow, context.settings)
     histories = find_histories(query.operators)
-    held = bool(histories) and histories_pending(checkpoint)
+    reads_histories = bool(histories) and histories_pending(checkpoint)
     with translate_run_errors(f"query {query.name!r}", context.log):
-        if held:
+        if reads_histories:
             forget_unplanned_files(checkpoint)
             for node in histories:
                 partitions = side_channels.partitions[node.live_topic.name]
                 prepare_history(node, joined.frames[node.history], checkpoint, context, partitions=partitions)
-        compiled = compile_query(query, context, joined, side_channels, held=held)
+        compiled = compile_query(query, context, joined, side_channels, reads_histories=reads_histories)
     require_fit(query, context.flow, checkpoint, compiled.types, compiled.schemas)
     return PreparedQuery(
         query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types,
-        compiled.schemas, held, repeats,
+        compiled.schemas, reads_histories, repeats,
     )  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def _read_query(query: LiveQuery, checkpoint: Path, kept: Mapping[str, Any]) -> 
             continue
         channels = {
             (partition_of(name), name.partition("/")[2]): each
-            for name, each in MergedWatermark.restored(mine).channels().items()
+            for name, each in MergedWatermark.from_snapshot(mine).channels().items()
         }
         ignored = max(
             mine.get("ignored", 0),

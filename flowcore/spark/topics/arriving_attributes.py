@@ -83,7 +83,7 @@ class _Partition:
         kept = files.read(offset)
         if kept is None:
             return cls(files, name, MergedBacklog([name], senders))
-        return cls(files, name, MergedBacklog.restored(kept, [name], senders))
+        return cls(files, name, MergedBacklog.from_snapshot(kept, [name], senders))
 
     def follow(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether the record of each row is backlog."""

@@ -19,7 +19,7 @@ from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote, visible
 from flowcore.spark.topics.formats.avro import AvroSql
 from flowcore.spark.topics.formats.json_text import JsonSql
-from flowcore.spark.topics.formats.python import PythonSql
+from flowcore.spark.topics.formats.python import PythonFormatSql
 from flowcore.spark.topics.formats.sql_format import (
     RECORD,
     RawSql,
@@ -50,7 +50,7 @@ _SHOWN = 200
 def register_format(topic: KafkaTopic, spark: SparkSession) -> None:
     """Register in a session what a topic's format needs; call it before `parse_value`'s text is used."""
     if runs_in_python(topic):
-        PythonSql(topic).register(spark)
+        PythonFormatSql(topic).register(spark)
 
 
 def parse_value(read: Read, payload: str = "value") -> str:
@@ -198,7 +198,7 @@ def _sql_format(topic: KafkaTopic) -> SqlFormat:
         return JsonSql()
     if topic.format == "raw":
         return RawSql()
-    return PythonSql(topic) if runs_in_python(topic) else AvroSql(topic)
+    return PythonFormatSql(topic) if runs_in_python(topic) else AvroSql(topic)
 
 
 def _topic(read: Read) -> KafkaTopic:

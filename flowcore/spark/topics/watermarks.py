@@ -366,7 +366,7 @@ class WatermarkSender:
                 if element == Watermark(MAX_TIMESTAMP_MS):
                     self._receive_backlog(source, channel, backlog=None)
         if arrived:
-            self._watermarks.arrive(source, ChannelElements.of(arrived)[0])
+            self._watermarks.arrive(source, ChannelElements.from_elements(arrived)[0])
             if self._watermarks.ignored[source] and source not in self._ignoring:
                 self._ignoring.add(source)
                 _log.warning(

@@ -33,7 +33,7 @@ class WatermarkRunner:
                 emitted = self._progress.poll(argument)
             case "end_of_input":
                 ends = ((name, Watermark(MAX_TIMESTAMP_MS)) for name in self._progress.partitions()[_SOURCE])
-                self._progress.arrive(_SOURCE, ChannelElements.of(ends)[0])
+                self._progress.arrive(_SOURCE, ChannelElements.from_elements(ends)[0])
                 emitted = self._progress.emit()
             case "restart":  # the state is plain data, all else is made of the configuration
                 kept = self._progress.snapshot()

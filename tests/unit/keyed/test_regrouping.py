@@ -272,7 +272,7 @@ def test_channels_are_the_new_key_groups_of_the_operator_upstream() -> None:
     moved = regroup_state(groups.stored(), schemas, assign, 3, {"first": upstream})
 
     for group in moved.groups:
-        found = MergedWatermark.restored(group.manifest.event_time["sources"]["first"])
+        found = MergedWatermark.from_snapshot(group.manifest.event_time["sources"]["first"])
         assert found.names == ("0", "1", "2")
         assert found.channels_ms.tolist() == [6, 3, 6]
         assert not found.idle_channels.any()

@@ -199,7 +199,7 @@ def test_ranks_are_those_of_the_last_rows(
 def without_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group has as few rows in order as it may, and is compacted at once; rows are not collected."""
     monkeypatch.setattr(ranking_of_changelog, "_ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(ordered_groups.OrderedGroups, "_count", lambda self, _: self._n)
+    monkeypatch.setattr(ordered_groups.OrderedGroups, "_target_size", lambda self, _: self._n)
     monkeypatch.setattr(ordered_groups, "_LEAST_GARBAGE", 1)
 
 

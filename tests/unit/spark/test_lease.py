@@ -53,7 +53,7 @@ def holding(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize(
-    ("holder", "age_s", "lives", "free"),
+    ("holder", "age_s", "is_running", "free"),
     [
         (MINE, 0.0, True, False),
         (MINE, 0.0, False, True),
@@ -68,20 +68,20 @@ def holding(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
         (None, STALE_S + 1, False, True),
     ],
     ids=[
-        "lives", "gone", "silent-for-a-while", "silent", "given-back", "elsewhere", "elsewhere-silent",
+        "running", "gone", "silent-for-a-while", "silent", "given-back", "elsewhere", "elsewhere-silent",
         "other-container", "before-a-restart-of-the-machine", "being-written", "half-written",
     ],
 )  # fmt: skip
 def test_lease_is_free_if_its_holder_has_ended_or_is_silent(
-    holder: Holder | None, *, age_s: float, lives: bool, free: bool
+    holder: Holder | None, *, age_s: float, is_running: bool, free: bool
 ) -> None:
     """A process on another machine cannot be seen; only its missing heartbeat can."""
-    assert may_take(holder, age_s, replace(MINE, pid=11), lives=lives) is free
+    assert may_take(holder, age_s, replace(MINE, pid=11), is_running=is_running) is free
 
 
 def test_process_of_an_unknown_container_may_exist() -> None:
     """Two containers with one host name cannot see each other's processes."""
-    assert not may_take(replace(MINE, space=""), 0.0, replace(MINE, space="", pid=11), lives=False)
+    assert not may_take(replace(MINE, space=""), 0.0, replace(MINE, space="", pid=11), is_running=False)
 
 
 def test_second_start_is_refused_and_does_not_affect_the_first(

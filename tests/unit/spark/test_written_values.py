@@ -14,7 +14,7 @@ from sqlglot import exp
 from flowcore import Csv, Json, KafkaTopic
 from flowcore.api.schema import Column
 from flowcore.spark.topics import row_keys
-from flowcore.spark.topics.formats.python import PythonSql
+from flowcore.spark.topics.formats.python import PythonFormatSql
 from flowcore.spark.topics.formats.sql_format import null_text
 from flowcore.spark.topics.messages import tag
 from flowcore.spark.topics.row_keys import RowKey
@@ -61,7 +61,7 @@ def test_python_format_gets_no_null_of_a_required_column() -> None:
         format="protobuf", format_options={"message": FieldDescriptorProto},
     )  # fmt: skip
 
-    reason = PythonSql(topic).unwritable({"name": "`n`", "number": "`x`"})
+    reason = PythonFormatSql(topic).unwritable({"name": "`n`", "number": "`x`"})
 
     first, _, rest = reason.partition(" ELSE ")
     assert first == f"CASE WHEN `n` IS NULL THEN {null_text('name')}"

@@ -71,7 +71,7 @@ class PlainMerge:
 
 def _follow(source: ArrivingWatermarks, step: Sequence[Element]) -> list[tuple[int, int, bool]]:
     before = (source.watermark_ms, source.idle)
-    made, _ = ChannelElements.of(step)
+    made, _ = ChannelElements.from_elements(step)
     source.join(made)
     after = (source.watermark_ms, source.idle)
     first = [(-1, *after)] if after != before else []
@@ -102,7 +102,7 @@ def test_elements_taken_together_end_as_those_taken_in_order(names: str, steps: 
 
     for step in steps:
         _follow(ordered, step)
-        together.arrive(ChannelElements.of(step)[0])
+        together.arrive(ChannelElements.from_elements(step)[0])
         assert together.merged.channels() == ordered.merged.channels()
         assert together.watermark_ms <= ordered.watermark_ms
 
@@ -153,7 +153,7 @@ def test_first_senders_of_a_partition_count(is_driver: bool) -> None:
     flood = [(f"0/forged-{number}", Watermark(number)) for number in range(1_000)]
 
     def take(*elements: Element) -> None:
-        made, _ = ChannelElements.of(elements)
+        made, _ = ChannelElements.from_elements(elements)
         if is_driver:
             progress.arrive("s", made)
         else:
@@ -195,14 +195,14 @@ def test_channels_that_are_no_longer_declared_hold_nothing(strategy: WatermarkSt
     end = Watermark(MAX_TIMESTAMP_MS)
     before = progress()
     forged = [("0/eve", Watermark(1)), *([] if strategy else [("1/eve", end)])]
-    before.arrive("s", ChannelElements.of([("0/a", end), *forged])[0])
+    before.arrive("s", ChannelElements.from_elements([("0/a", end), *forged])[0])
     assert before.poll(0) == (() if strategy else (Watermark(1),))
     after = progress("a", "b")
     after.restore(json.loads(json.dumps(before.snapshot())))
 
-    after.arrive("s", ChannelElements.of([("1/eve", end), ("0/eve", Watermark(2))])[0])
+    after.arrive("s", ChannelElements.from_elements([("1/eve", end), ("0/eve", Watermark(2))])[0])
     assert after.poll(0) == ()
-    after.arrive("s", ChannelElements.of([("1/b", end)])[0])
+    after.arrive("s", ChannelElements.from_elements([("1/b", end)])[0])
     assert after.poll(0) == (end,)
 
 
@@ -213,7 +213,7 @@ def test_silent_channel_expires_until_it_sends_again(is_driver: bool) -> None:
 
     def take(now_ms: int, *elements: Element) -> Emitted:
         nonlocal progress
-        made, _ = ChannelElements.of(elements)
+        made, _ = ChannelElements.from_elements(elements)
         if elements and is_driver:
             progress.arrive("s", made)
         found = [] if is_driver or not elements else [*progress.follow({"s": made}, {})]
@@ -240,7 +240,7 @@ def test_silent_channel_expires_until_it_sends_again(is_driver: bool) -> None:
 def test_silent_time_begins_anew_when_the_clock_is_set_back_or_the_query_starts() -> None:
     """No channel expires for the time that the query was down, and channels from before the limit do too."""
     before = _progress()
-    before.arrive("s", ChannelElements.of([("0/a", Watermark(5)), ("1/a", Watermark(7))])[0])
+    before.arrive("s", ChannelElements.from_elements([("0/a", Watermark(5)), ("1/a", Watermark(7))])[0])
     before.poll(0)
     progress = _expiring("0", "1")
     progress.restore(json.loads(json.dumps(before.snapshot())))
@@ -257,18 +257,18 @@ def test_channels_whose_statuses_were_missed_are_active_until_they_are_idle_or_e
     progress = _expiring()
     end = Watermark(MAX_TIMESTAMP_MS)
     sent: list[Element] = [("0/a", Watermark(5)), ("0/b", Watermark(5)), ("0/b", IDLE), ("0/c", end)]
-    progress.arrive("s", ChannelElements.of(sent)[0])
+    progress.arrive("s", ChannelElements.from_elements(sent)[0])
     assert progress.poll(0) == (Watermark(5),)
     assert progress.poll(1_001) == (IDLE,)
 
     progress.activate("s")
     assert progress.poll(1_100) == (ACTIVE,)
-    progress.arrive("s", ChannelElements.of([("0/a", Watermark(9))])[0])
+    progress.arrive("s", ChannelElements.from_elements([("0/a", Watermark(9))])[0])
     assert progress.poll(1_200) == ()
 
     assert progress.poll(2_101) == (Watermark(9),)
     progress.activate("s")
-    progress.arrive("s", ChannelElements.of([("0/b", IDLE), ("0/a", Watermark(10))])[0])
+    progress.arrive("s", ChannelElements.from_elements([("0/b", IDLE), ("0/a", Watermark(10))])[0])
     assert progress.poll(2_200) == (Watermark(10),)
 
 
@@ -277,5 +277,5 @@ def _expiring(*partitions: str) -> WatermarkProgress:
 
 
 def _changes(progress: WatermarkProgress, *given_elements: Element) -> list[tuple[int, tuple[object, ...]]]:
-    found = progress.follow({"s": ChannelElements.of(given_elements)[0]}, {})
+    found = progress.follow({"s": ChannelElements.from_elements(given_elements)[0]}, {})
     return [(number, emitted) for _, number, emitted in found]

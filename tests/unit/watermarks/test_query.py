@@ -39,7 +39,7 @@ def restarted(
 def arrive(query: WatermarkProgress, *elements: tuple[int, str, Watermark | WatermarkStatus]) -> None:
     """Elements of the source ``s``, each with its partition and sender."""
     given = ((channel_name(str(partition), sender), element) for partition, sender, element in elements)
-    query.arrive("s", ChannelElements.of(given)[0])
+    query.arrive("s", ChannelElements.from_elements(given)[0])
 
 
 def test_query_emits_the_minimum_of_its_partitions() -> None:
@@ -129,7 +129,7 @@ def test_idle_source_that_ends_does_not_hold_event_time() -> None:
     query.take("s", NewestTimes.of({"0": 5}))
     assert [query.poll(now_ms) for now_ms in (0, 1, 12)] == [(Watermark(4),), (), (IDLE,)]
 
-    query.arrive("s", ChannelElements.of([("0", Watermark(MAX_TIMESTAMP_MS))])[0])
+    query.arrive("s", ChannelElements.from_elements([("0", Watermark(MAX_TIMESTAMP_MS))])[0])
     assert query.emit() == (ACTIVE, Watermark(MAX_TIMESTAMP_MS))
 
 

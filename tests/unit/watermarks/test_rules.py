@@ -97,7 +97,7 @@ def _polls(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
             shown.append(progress.poll(step))
         elif step == "end":
             ends = [(name, Watermark(MAX_TIMESTAMP_MS)) for name in ("0", "1")]
-            progress.arrive("in", ChannelElements.of(ends)[0])
+            progress.arrive("in", ChannelElements.from_elements(ends)[0])
             shown.append(progress.emit())
         else:
             progress.take("in", NewestTimes.of({str(step[0]): step[1]}))

@@ -145,7 +145,7 @@ def _now(**partitions: tuple[int, bool]) -> dict[str, tuple[int, bool]]:
 
 def _update(merged: MergedWatermark, partitions: dict[str, tuple[int, bool]]) -> MergedWatermark:
     times, idle = zip(*partitions.values(), strict=True)
-    merged.update(merged.numbers(tuple(partitions)), np.array(times, np.int64), np.array(idle))
+    merged.update(merged.ensure_channels(tuple(partitions)), np.array(times, np.int64), np.array(idle))
     return merged
 
 
@@ -202,7 +202,7 @@ def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[
                 emitted = source.poll(step)
             case "end":
                 ends = ((str(number), Watermark(MAX_TIMESTAMP_MS)) for number in range(partitions))
-                source.arrive("in", ChannelElements.of(ends)[0])
+                source.arrive("in", ChannelElements.from_elements(ends)[0])
                 emitted = source.emit()
             case (partition, timestamp_ms, *marker):
                 counts = marker or not punctuated

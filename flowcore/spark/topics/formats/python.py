@@ -24,10 +24,10 @@ from flowcore.serializers.formats.arrow import arrow_format
 from flowcore.spark.frame.sql import quote, struct
 from flowcore.spark.topics.formats.sql_format import null_text
 
-__all__ = ["PythonSql"]
+__all__ = ["PythonFormatSql"]
 
 
-class PythonSql:
+class PythonFormatSql:
     """Values of a topic that Python reads and writes."""
 
     def __init__(self, topic: KafkaTopic) -> None:
