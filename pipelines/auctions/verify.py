@@ -31,6 +31,7 @@ __all__ = [
     "expected_highest",
     "query_tables",
     "rows_from_json",
+    "with_position",
 ]
 
 TOLERANCE: Final = 1e-9
@@ -159,7 +160,7 @@ def compare_highest(expected: pa.Table, received: pa.Table) -> Comparison:
     """
     last = query_tables(
         "select auction_id, arg_max_null(highest, position) as highest from updates group by auction_id",
-        updates=_with_position(received.select(HIGHEST.names)),
+        updates=with_position(received.select(HIGHEST.names)),
     )
     return compare_rows(expected, last, HIGHEST)
 
@@ -201,7 +202,7 @@ def compare_rows(expected: pa.Table, received: pa.Table, schema: pa.Schema) -> C
     return Comparison(*(column[0].as_py() for column in counts.columns))
 
 
-def query_tables(sql: str, **tables: Any) -> pa.Table:
+def query_tables(sql: str, parameters: dict[str, Any] | None = None, **tables: Any) -> pa.Table:
     """Return what DuckDB answers over tables, and over views that are given as text."""
     with duckdb.connect() as connection:
         for name, table in tables.items():
@@ -209,7 +210,7 @@ def query_tables(sql: str, **tables: Any) -> pa.Table:
                 connection.execute(f"create view {name} as from {table}")
             else:
                 connection.register(name, table)
-        result: pa.Table = connection.sql(sql).to_arrow_table()
+        result: pa.Table = connection.sql(sql, params=parameters).to_arrow_table()
         return result
 
 
@@ -218,5 +219,6 @@ def _parquet(folder: Path) -> str:
     return f"read_parquet('{quoted}')"
 
 
-def _with_position(table: pa.Table) -> pa.Table:
+def with_position(table: pa.Table) -> pa.Table:
+    """The rows with their numbers, in the column ``position``."""
     return table.append_column("position", pa.array(np.arange(table.num_rows)))

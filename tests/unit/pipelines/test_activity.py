@@ -49,8 +49,17 @@ def test_a_bid_is_in_its_window_or_late() -> None:
     assert compare_activity(SENT, _values(WINDOW), _values(LATE, LATE)).wrong == 1
 
 
+def test_a_flow_that_emits_nothing_or_stops_early_is_noticed() -> None:
+    """Event time has passed the first window, whether or not it was emitted."""
+    assert compare_activity(SENT, [], []).missing == 2
+    assert compare_activity(SENT, [], _values(LATE)).missing == 1
+    later = SENT.set_column(3, "bid_time_ms", pa.array([1_000, 35_000, 15_000]))
+    assert compare_activity(later, _values(WINDOW), []).missing == 1
+
+
 def test_the_latest_totals_count() -> None:
-    """Earlier updates of a bidder are ignored."""
+    """Earlier updates of a bidder are ignored, and a last one with lower totals is not."""
     assert compare_bidders(SENT, _values({**TOTALS[1], "bids": 1}, *TOTALS)).exact
+    assert compare_bidders(SENT, _values(*TOTALS, {**TOTALS[1], "bids": 1})).wrong == 1
     assert compare_bidders(SENT, _values(TOTALS[0])).missing == 1
     assert compare_bidders(SENT, _values(TOTALS[0], {**TOTALS[1], "highest": 6.0})).wrong == 1
