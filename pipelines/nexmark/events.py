@@ -2,7 +2,7 @@
 
 ``generator`` makes ids, prices and times. Here they get Nexmark's names and its texts: half of all bids come
 through one of four hot channels, the others through one of 10,000, most of which are named in the URL; filler
-text brings a bid to about 100 bytes. Prices are integer cents.
+text brings a bid to about 100 bytes, a person to 200 and an auction to 500. Prices are integer cents.
 
 A stream of events has no end, so no watermark would ever complete the last windows. Therefore each partition
 ends with one event of two days later.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +38,8 @@ HOT_CHANNELS: Final = ("Google", "Facebook", "Baidu", "Apple")
 HOT_CHANNELS_RATIO: Final = 2
 CHANNELS: Final = 10_000
 CHANNELS_WITH_ID: Final = 0.9
-FILLER_BYTES: Final = 68  # on average, as Nexmark fills a bid of 32 bytes up to 100
+# On average: Nexmark fills bids of 32 bytes up to 100, persons of 70 to 200, and auctions of 110 to 500.
+BID_FILLER, PERSON_FILLER, AUCTION_FILLER = 68, 130, 390
 LATER: Final = timedelta(days=2)
 PARTITIONS: Final = 2
 _PIECE_EVENTS: Final = 500_000
@@ -49,11 +51,15 @@ def _topic(name: str, schema: str) -> KafkaTopic:
     return KafkaTopic(f"nexmark-{name}", schema=schema, event_time="date_time", watermark=watermark)
 
 
-PERSONS: Final = _topic("person", "id BIGINT, name STRING, city STRING, state STRING, date_time BIGINT")
+PERSONS: Final = _topic(
+    "person",
+    "id BIGINT, name STRING, email_address STRING, credit_card STRING, city STRING, state STRING, "
+    "date_time BIGINT, extra STRING",
+)
 AUCTIONS: Final = _topic(
     "auction",
-    "id BIGINT, seller BIGINT, category BIGINT, initial_bid BIGINT, reserve BIGINT, date_time BIGINT, "
-    "expires BIGINT",
+    "id BIGINT, item_name STRING, description STRING, initial_bid BIGINT, reserve BIGINT, date_time BIGINT, "
+    "expires BIGINT, seller BIGINT, category BIGINT, extra STRING",
 )
 BIDS: Final = _topic(
     "bid",
@@ -103,14 +109,36 @@ def feed_events(servers: str, config: NexmarkConfig, events: int, only: tuple[st
 
 def _persons(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     found = generator.persons(config, first, last)
-    return found.rename_columns(["id", "name", "city", "state", "date_time"])
+    pick = partial(_pick, config, found["person_id"].to_numpy())
+    columns: dict[str, Any] = {
+        "id": found["person_id"],
+        "name": found["name"],
+        "email_address": pick(_EMAILS, "email address"),
+        "credit_card": pick(_CARDS, "credit card"),
+        "city": found["city"],
+        "state": found["state"],
+        "date_time": found["joined_ms"],
+        "extra": pick(_PERSON_FILLERS, "extra"),
+    }
+    return pa.table(columns)
 
 
 def _auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     found = generator.auctions(config, first, last)
-    names = ("auction_id", "seller", "category", "initial_bid", "reserve", "opened_ms", "expires_ms")
-    columns = [_cents(found[name]) if name in {"initial_bid", "reserve"} else found[name] for name in names]
-    return pa.table(columns, ["id", *names[1:5], "date_time", "expires"])
+    pick = partial(_pick, config, found["auction_id"].to_numpy())
+    columns: dict[str, Any] = {
+        "id": found["auction_id"],
+        "item_name": pick(_ITEMS, "item name"),
+        "description": pick(_DESCRIPTIONS, "description"),
+        "initial_bid": _cents(found["initial_bid"]),
+        "reserve": _cents(found["reserve"]),
+        "date_time": found["opened_ms"],
+        "expires": found["expires_ms"],
+        "seller": found["seller"],
+        "category": found["category"],
+        "extra": pick(_AUCTION_FILLERS, "extra"),
+    }
+    return pa.table(columns)
 
 
 def _bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
@@ -119,7 +147,6 @@ def _bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     hot = draw(config, "hot channel", events) >= 1 / HOT_CHANNELS_RATIO
     channel = draw(config, "channel", events)
     number = np.where(hot, below(len(HOT_CHANNELS), channel), len(HOT_CHANNELS) + below(CHANNELS, channel))
-    fillers = below(len(_FILLERS), draw(config, "extra", events))
     columns: dict[str, Any] = {
         "auction": found["auction_id"],
         "bidder": found["bidder"],
@@ -127,9 +154,13 @@ def _bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
         "channel": _CHANNEL_NAMES.take(number),
         "url": _CHANNEL_URLS.take(number),
         "date_time": found["bid_time_ms"],
-        "extra": _FILLERS.take(fillers),
+        "extra": _pick(config, events, _BID_FILLERS, "extra"),
     }
     return pa.table(columns)
+
+
+def _pick(config: NexmarkConfig, numbers: Any, texts: pa.StringArray, what: str) -> pa.StringArray:
+    return texts.take(below(len(texts), draw(config, what, numbers)))
 
 
 def _cents(dollars: Any) -> Any:
@@ -174,8 +205,26 @@ def _channel_urls() -> pa.StringArray:
 
 _CHANNEL_NAMES: Final = pa.array([*HOT_CHANNELS, *(f"channel-{number}" for number in range(CHANNELS))])
 _CHANNEL_URLS: Final = _channel_urls()
-_FILLER_SIZES: Final = np.random.default_rng(6).integers(
-    FILLER_BYTES * 4 // 5, FILLER_BYTES * 6 // 5 + 1, 4_096
+_TEXTS: Final = 4_096
+
+
+def _fillers(seed: int, average: int) -> pa.StringArray:
+    """Texts whose sizes vary by a fifth around their average, as Nexmark's do."""
+    return _texts(seed, average * 4 // 5, average * 6 // 5)
+
+
+def _texts(seed: int, shortest: int, longest: int) -> pa.StringArray:
+    sizes = np.random.default_rng(seed + 1).integers(shortest, longest + 1, _TEXTS)
+    return pa.array(_words(seed, _TEXTS, sizes))
+
+
+_BID_FILLERS: Final = _fillers(5, BID_FILLER)
+_PERSON_FILLERS: Final = _fillers(7, PERSON_FILLER)
+_AUCTION_FILLERS: Final = _fillers(9, AUCTION_FILLER)
+_ITEMS: Final = _texts(11, 3, 20)
+_DESCRIPTIONS: Final = _texts(13, 3, 100)
+_EMAILS: Final = pc.binary_join_element_wise(_texts(15, 3, 7), "@", _texts(17, 3, 5), ".com", "")
+_CARDS: Final = pa.array(
+    " ".join(f"{part:04}" for part in parts)
+    for parts in np.random.default_rng(19).integers(0, 10_000, (_TEXTS, 4))
 )
-# Nexmark's filler varies by a fifth around its average.
-_FILLERS: Final = pa.array(_words(5, len(_FILLER_SIZES), _FILLER_SIZES))

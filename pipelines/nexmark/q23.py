@@ -1,11 +1,16 @@
-"""Bids with their auctions and sellers: a join of three streams. See q23.sql."""
+"""Bids of persons who also list auctions: a join of three streams by one key. See q23.sql."""
 
 from flowcore import Flow
 from pipelines.nexmark.events import AUCTIONS, BIDS, PERSONS, result_topic
 
 flow = Flow("nexmark_q23")
-bids = flow.read("bids", BIDS).select("auction", "bidder", "price", "channel", "url", "date_time")
-auctions = flow.read("auctions", AUCTIONS).select("id AS auction", "reserve", "expires", "seller", "category")
-persons = flow.read("persons", PERSONS).select("id AS seller", "name", "city", "state")
-with_auction = bids.join(auctions, on="auction", ttl=None)
-with_auction.join(persons, on="seller", ttl=None).write("q23", result_topic("q23"))
+bids = flow.read("bids", BIDS).select("bidder", "price", "channel", "url", "extra AS bid_extra")
+persons = flow.read("persons", PERSONS).select(
+    "id AS bidder", "name", "email_address", "credit_card", "city", "state", "extra AS person_extra"
+)
+auctions = flow.read("auctions", AUCTIONS).select(
+    "seller AS bidder", "item_name", "description", "initial_bid", "reserve", "date_time AS opened",
+    "expires", "category", "extra AS auction_extra",
+)  # fmt: skip
+with_person = bids.join(persons, on="bidder", ttl=None)
+with_person.join(auctions, on="bidder", ttl=None).write("q23", result_topic("q23"))
