@@ -34,7 +34,8 @@ select auction_id || ' to ' || end_ms as part, sum(bids)::bigint as bids, max(hi
 from parts where end_ms <= $until_ms group by part
 """
 _EXPECTED_SQL: Final = """
-select auction_id || ' to ' || (bid_time_ms // 10000 * 10000 + 10000) as part, count(*) as bids, max(price) as highest
+select auction_id || ' to ' || (bid_time_ms // 10000 * 10000 + 10000) as part, count(*) as bids,
+       max(price) as highest
 from sent where bid_time_ms // 10000 * 10000 + 10000 <= $until_ms group by part
 """
 _BIDDERS_SQL: Final = "select bidder, count(*) as bids, max(price) as highest from sent group by bidder"

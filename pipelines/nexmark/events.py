@@ -223,8 +223,15 @@ _PERSON_FILLERS: Final = _fillers(7, PERSON_FILLER)
 _AUCTION_FILLERS: Final = _fillers(9, AUCTION_FILLER)
 _ITEMS: Final = _texts(11, 3, 20)
 _DESCRIPTIONS: Final = _texts(13, 3, 100)
-_EMAILS: Final = pc.binary_join_element_wise(_texts(15, 3, 7), "@", _texts(17, 3, 5), ".com", "")
+_EMAILS: Final = pa.array(
+    [
+        f"{name}@{host}.com"
+        for name, host in zip(_texts(15, 3, 7).to_pylist(), _texts(17, 3, 5).to_pylist(), strict=True)
+    ]
+)
 _CARDS: Final = pa.array(
-    " ".join(f"{part:04}" for part in parts)
-    for parts in np.random.default_rng(19).integers(0, 10_000, (_TEXTS, 4))
+    [
+        " ".join(f"{part:04}" for part in parts)
+        for parts in np.random.default_rng(19).integers(0, 10_000, (_TEXTS, 4))
+    ]
 )
