@@ -82,7 +82,7 @@ SUITE = (
         quick="--case tumbling-10000 --records 99000 --per-key-records 2000 --rounds 1",
         smallest="--case tumbling-10000 --case session-10000-late --records 20000 --per-key-records 2000 "
         "--rounds 1",
-        full="--records 100000 --per-key-records 0",
+        full="--records 1000000 --per-key-records 0",
     ),
     Entry(
         "stream-joins",

@@ -177,7 +177,12 @@ def _report(
         workload=f"{events:,} events ({tables['bid'].num_rows:,} bids) in topics of {PARTITIONS} partitions, "
         f"slices with batches of {BATCH:,}; before it the same with a quarter of the events",
         figures=figures,
-        ratios={f"{name}_ratio": each["ratio"] for name, each in queries.items() if "ratio" in each},
+        ratios={
+            f"{name}_{ratio}": each[ratio]
+            for name, each in queries.items()
+            for ratio in ("ratio", "ratio_by_slope")
+            if each.get(ratio) is not None
+        },
         verified=f"every result of every run{also} that has figures against DuckDB over the same events, "
         "those of flowcore each written once",
         details={"queries": queries},
@@ -197,8 +202,11 @@ def _details(name: str, few: Runs, many: Runs, failures: Failures) -> dict[str, 
         return summaries[OURS]
     if not all(each["right"] for each in summaries.values()):
         return {**summaries[OURS], "pyflink": summaries[RIVAL]}
-    ratio = summaries[OURS]["events_per_second"] / summaries[RIVAL]["events_per_second"]
-    return {**summaries[OURS], "ratio": ratio, "pyflink": summaries[RIVAL]}
+    ratios = {"ratio": summaries[OURS]["events_per_second"] / summaries[RIVAL]["events_per_second"]}
+    ours, theirs = (summaries[who]["events_per_second_by_slope"] for who in (OURS, RIVAL))
+    if ours and theirs:
+        ratios["ratio_by_slope"] = ours / theirs
+    return {**summaries[OURS], **ratios, "pyflink": summaries[RIVAL]}
 
 
 def _summary(few: Sequence[_Run] | None, many: Sequence[_Run]) -> dict[str, Any]:

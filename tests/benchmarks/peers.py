@@ -168,6 +168,9 @@ def _report(found: Found, records: int, seconds: float) -> Report:
     }
     worst = {workload: _worst_ratio(workload, of) for workload, of in details.items()}
     ratios = {f"{workload}_worst_ratio": ratio for workload, (ratio, _) in worst.items() if ratio is not None}
+    for workload in worst:
+        if (ratio := _worst_by_slope(details[workload])) is not None:
+            ratios[f"{workload}_worst_ratio_by_slope"] = ratio
     return Report(
         name="peers",
         workload=f"{records:,} records in topics of {PARTITIONS} partitions, a checkpoint each "
@@ -284,6 +287,15 @@ def _slope(runs: Runs) -> float | None:
     """Additional records over additional seconds; None if few records took as long as many."""
     few, many = ((each[0].records, [run.whole_s for run in each]) for each in (runs.few, runs.many))
     return slope(few, many)
+
+
+def _worst_by_slope(of: Mapping[str, Mapping[str, Any] | None]) -> float | None:
+    """The worst ratio of rates without the start of a run; None if a contender has no such rate."""
+    present = {name: each for name, each in of.items() if each is not None}
+    rates = {name: each["records_per_second_by_slope"] for name, each in present.items()}
+    ours = rates.pop(OURS)
+    peers = [rate for rate in rates.values() if rate]
+    return float(ours / max(peers)) if ours and peers and len(peers) == len(rates) else None
 
 
 def _worst_ratio(

@@ -143,7 +143,7 @@ def test_worst_ratio_is_to_the_best_peer(peers: Any) -> None:
 
     report = peers._report(found, 100, 1)
 
-    assert report.ratios == {"join_worst_ratio": 0.5}
+    assert report.ratios == {"join_worst_ratio": 0.5, "join_worst_ratio_by_slope": pytest.approx(4 / 9)}
     assert report.details["workloads"]["join"]["pathway"] is None
     assert report.notes == ["join pathway takes no part: there is no wheel"]
     assert "FAILED" not in report.verified
