@@ -170,12 +170,15 @@ def summarize(outcomes: Iterable[Outcome]) -> dict[str, object]:
             "recovery_s": max(each.recovery_s for each in mine),
             "seconds": round(sum(each.seconds for each in mine), 1),
         }
+    passed = sum(each.passed for mine in by_id.values() for each in mine)
+    trials = sum(map(len, by_id.values()))
     return {
         "name": "faults",
         "machine": this_machine(),
         "commit": this_commit(),
         "scenarios": scenarios,
         "failed": failed,
+        "notes": [f"{passed} of {trials} trials passed, of {len(by_id)} of {len(SCENARIOS)} scenarios"],
     }
 
 

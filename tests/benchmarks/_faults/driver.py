@@ -116,6 +116,10 @@ class Driver:
         """Wait until its queries run."""
         self._wait_for_line("running\n", "start its queries")
 
+    def wait_jvm(self) -> None:
+        """Wait until it has a JVM."""
+        wait_until(self._jvm_exists, _START_S, f"{self.log}: the driver starts a JVM")
+
     def wait_failpoint(self) -> None:
         """Wait until one of its processes has reached the fail-point."""
         self._wait_for_line(f"fail-point {self.failpoint}\n", f"reach {self.failpoint}", ends=True)

@@ -24,10 +24,10 @@ _MOST_AT_ONCE = 50_000
 
 def _burst(trial: Trial) -> None:
     """A running query gets ten times its rate for a minute."""
-    trial.batch_records = 5_000
+    trial.batch_records = trial.random.choice((1_000, 5_000, 20_000))
     trial.create_topics()
     driver = trial.start()
-    _send_at_rate(trial, _RATE, 10)
+    _send_at_rate(trial, _RATE, trial.random.randint(5, 20))
     trial.wait_copies(driver=driver)
     _send_at_rate(trial, 10 * _RATE, 60)
     trial.close_windows()
@@ -44,7 +44,7 @@ def _hot_key(trial: Trial) -> None:
 
 def _new_keys(trial: Trial) -> None:
     """Each sale is of another shop, and a second of event time has 100,000 of them."""
-    trial.batch_records = 50_000
+    trial.batch_records = trial.random.randint(20_000, 80_000)
     trial.create_topics()
     driver = trial.start()
     driver.wait_running()

@@ -33,6 +33,7 @@ struct machine {
   volatile int64_t rate;
   volatile int64_t latency;
   volatile int64_t fails_one_in;
+  int64_t failed; /* Writes that have failed, counted by all processes. */
 };
 
 static struct machine untouched;
@@ -55,9 +56,9 @@ __attribute__((constructor)) static void set_up(void) {
   real_pwrite = dlsym(RTLD_NEXT, "pwrite");
   real_gettime = dlsym(RTLD_NEXT, "clock_gettime");
   const char *name = getenv("FLOWCORE_MACHINE");
-  int file = name == NULL ? -1 : open(name, O_RDONLY | O_CLOEXEC);
+  int file = name == NULL ? -1 : open(name, O_RDWR | O_CLOEXEC);
   if (file < 0) return;
-  void *found = mmap(NULL, sizeof(struct machine), PROT_READ, MAP_SHARED, file, 0);
+  void *found = mmap(NULL, sizeof(struct machine), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (found != MAP_FAILED) machine = found;
 }
@@ -146,6 +147,7 @@ static int fails(int file) {
   size_t length = strlen(folder);
   if (strncmp(path, folder, length) != 0 || (path[length] != '/' && path[length] != '\0')) return 0;
   if (__atomic_add_fetch(&writes, 1, __ATOMIC_RELAXED) % fails_one_in != 0) return 0;
+  __atomic_add_fetch(&machine->failed, 1, __ATOMIC_RELAXED);
   errno = EIO;
   return 1;
 }

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowcore.errors import RunError
+from tests.benchmarks._faults.driver import wait_until
 from tests.benchmarks._faults.scenario import BOTH, Scenario
 from tests.benchmarks._faults.storage import require_outage
 from tests.benchmarks._faults.trial import Trial
@@ -22,6 +23,8 @@ _SOURCE = Path(__file__).with_suffix(".c")
 _JUMP_S = 3000.0
 """Kafka refuses records that are an hour ahead of its clock."""
 _KIB = 1024
+_FIELDS, _COUNT = struct.Struct("=qqqq"), struct.Struct("=q")
+_FAILS_WITHIN_S = 60.0
 
 
 class FakedMachine:
@@ -43,7 +46,7 @@ class FakedMachine:
         library = folder / "machine.so"
         subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"], check=True)
         self._file = folder / "machine"
-        self.set()
+        self._file.write_bytes(bytes(_FIELDS.size + _COUNT.size))
         self.environment = {"LD_PRELOAD": str(library), "FLOWCORE_MACHINE": str(self._file)}
         if disk is not None:
             self.environment["FLOWCORE_MACHINE_FOLDER"] = str(disk.resolve())
@@ -56,9 +59,15 @@ class FakedMachine:
         Args:
             fails_one_in: If it is n, one write in n fails; 0 for none.
         """
-        content = struct.pack("=qqqq", int(clock_s * 1e9), bytes_per_s, int(latency_s * 1e9), fails_one_in)
-        with self._file.open("r+b" if self._file.exists() else "wb") as file:
+        content = _FIELDS.pack(int(clock_s * 1e9), bytes_per_s, int(latency_s * 1e9), fails_one_in)
+        with self._file.open("r+b") as file:
             file.write(content)
+
+    @property
+    def failed(self) -> int:
+        """How many writes have failed so far."""
+        (count,) = _COUNT.unpack_from(self._file.read_bytes(), _FIELDS.size)
+        return int(count)
 
     @contextmanager
     def preloaded(self) -> Iterator[None]:
@@ -126,7 +135,9 @@ def _disk_errors(trial: Trial) -> None:
     trial.notes.append(f"one write in {fails_one_in}, {seconds:.0f} s")
     machine.set(fails_one_in=fails_one_in)
     time.sleep(seconds)
+    wait_until(lambda: machine.failed > 0, _FAILS_WITHIN_S, "a write to the state folder fails")
     machine.set()
+    trial.notes.append(f"{machine.failed} failed")
     trial.recover(driver)
     if driver.error:
         require_outage(trial, driver)

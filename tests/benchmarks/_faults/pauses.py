@@ -68,9 +68,12 @@ def _machine(trial: Trial) -> None:
 
 
 def _two(trial: Trial) -> None:
-    """Two drivers of one flow start at the same time: one of them runs, and the other is refused."""
+    """Two drivers of one flow start within seconds: one of them runs, and the other is refused."""
     trial.send(450)
-    drivers = [trial.start(), trial.start()]
+    first, apart_s = trial.start(), trial.random.choice((0.0, trial.random.uniform(0, 10)))
+    trial.notes.append(f"{apart_s:.1f} s apart")
+    time.sleep(apart_s)
+    drivers = [first, trial.start()]
     wait_until(lambda: any(each.ended for each in drivers), 180, "one of two drivers is refused")
     if all(each.ended for each in drivers):
         trial.problems.append(f"both drivers ended: {[each.error for each in drivers]}")
