@@ -94,7 +94,7 @@ SUITE = (
     Entry(
         "flush",
         "flush",
-        quick="--records 50000 --keys 1000 --small 10000 --large 50000 --rounds 1",
+        quick="--records 20000 --keys 1000 --small 10000 --large 20000 --rounds 1",
         smallest="--records 20000 --keys 1000 --small 10000 --large 20000 --rounds 1",
         full="--records 1000000",
     ),
@@ -148,7 +148,7 @@ SUITE = (
     Entry(
         "held-state",
         "held-state",
-        quick="--keys 20000 --batches 6 --key-groups 16 --rounds 1",
+        quick="--keys 10000 --batches 4 --key-groups 8 --rounds 1",
         smallest="--keys 5000 --batches 4 --key-groups 8 --rounds 1",
     ),
     Entry(
@@ -186,8 +186,8 @@ SUITE = (
     Entry(
         "endurance",
         "endurance",
-        quick="--minutes 1 --bids 20000 --history-events 5000 --away 5",
-        smallest="--minutes 1 --bids 20000 --rate 100 --history-events 5000 --away 5",
+        quick="--minutes 1 --bids 20000 --history-events 5000 --away 5 --batch-duration 10s",
+        smallest="--minutes 1 --bids 20000 --rate 100 --history-events 5000 --away 5 --batch-duration 10s",
         full="--minutes 5 --bids 200000 --history-events 20000 --away 20",
     ),
     Entry(

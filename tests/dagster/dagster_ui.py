@@ -265,7 +265,12 @@ class Ui:
 
 @contextmanager
 def serve(
-    home: Path, state: Path, settings: Mapping[str, str], workspace: Path = PROJECT / "workspace.yaml"
+    home: Path,
+    state: Path,
+    settings: Mapping[str, str],
+    workspace: Path = PROJECT / "workspace.yaml",
+    *,
+    daemons: int = 1,
 ) -> Iterator[Ui]:
     """Webserver and daemon over one DAGSTER_HOME; settings are in their environment.
 
@@ -274,6 +279,7 @@ def serve(
         state: The setting ``state.dir``.
         settings: All settings.
         workspace: Where the definitions come from.
+        daemons: How many daemons run; Dagster supports one.
     """
     shutil.copy(PROJECT / "flowcore/dagster/dagster.yaml", home)
     environment = environment_of(home, settings)
@@ -282,7 +288,10 @@ def serve(
     options = ["-w", str(workspace)]
     commands = {
         "webserver": [str(scripts / "dagster-webserver"), "-p", str(port), *options],
-        "daemon": [str(scripts / "dagster-daemon"), "run", *options],
+        **{
+            f"daemon-{number}": [str(scripts / "dagster-daemon"), "run", *options]
+            for number in range(daemons)
+        },
     }
     servers: list[subprocess.Popen[bytes]] = []
     try:
