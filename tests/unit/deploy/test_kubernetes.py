@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from flowcore.cli.main import flowcore
+from flowcore.metrics.health import liveness_problem
+from flowcore.metrics.progress import FlowProgress
 from flowcore.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -361,12 +363,19 @@ def test_code_of_a_project_has_no_rights() -> None:
 
 
 def test_live_query_is_started_again_whatever_ends_it() -> None:
-    """It has an hour for its bounded stages until it must be live."""
-    startup = container("driver")["startupProbe"]
+    """It has an hour until its first progress report, of which the liveness probe asks."""
+    startup, liveness = (container("driver")[kind] for kind in ("startupProbe", "livenessProbe"))
+    interval_s = Settings().metrics_interval.total_seconds()
+    last = FlowProgress(
+        flow="auctions", time_ms=0, seconds=1.0, state="running", interval_s=interval_s, host="gone"
+    )
 
     assert LIVE["spec"]["restartPolicy"]["type"] == "Always"
-    assert startup["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert startup["exec"] == liveness["exec"]
+    assert startup["timeoutSeconds"] == liveness["timeoutSeconds"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 3600
+    # The last report of a driver that was killed must not count as the first of the next one.
+    assert liveness_problem(last, startup["initialDelaySeconds"] * 1000)
 
 
 def test_dagster_is_set_up_as_elsewhere() -> None:
