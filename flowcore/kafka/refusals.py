@@ -7,6 +7,7 @@ repeats the handshake with Python's TLS, which says what is wrong. It sends noth
 from __future__ import annotations
 
 import contextlib
+import http
 import socket
 import ssl
 from typing import TYPE_CHECKING
@@ -17,9 +18,13 @@ from flowcore.errors import BrokerAccessError
 if TYPE_CHECKING:
     from flowcore.kafka.security import Security
 
-__all__ = ["GUIDE", "diagnose_tls", "login_refused", "permission_refused"]
+__all__ = ["GUIDE", "HTTP_BUSY", "TLS_CLOSED", "diagnose_tls", "login_refused", "permission_refused"]
 
 GUIDE = "docs/kafka-security.md"
+TLS_CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""A server that ends, or a proxy that does not reach it, has closed the connection and refused nothing."""
+HTTP_BUSY = (http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS)
+"""Answers that a later request may not get."""
 _ANSWER_S = 2.0
 _ALERT_S = 0.5
 _EXPIRED = 10
@@ -99,7 +104,7 @@ def _handshake(server: str, context: ssl.SSLContext, security: Security) -> Brok
             secured.recv(1)
     except ssl.SSLCertVerificationError as error:
         return _not_trusted(server, security, error)
-    except ssl.SSLEOFError:
+    except TLS_CLOSED:
         return None  # the broker has ended, or this is not a TLS listener
     except ssl.SSLError as error:
         return _alert(server, security, error)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from flowcore.background import call_within
 from flowcore.causes import causes_of
 from flowcore.errors import InstallationError, RegistryError, SettingsError, UnreachableRegistryError
+from flowcore.kafka.refusals import HTTP_BUSY, TLS_CLOSED
 
 if TYPE_CHECKING:
     from flowcore.settings import Settings
@@ -177,7 +178,7 @@ class SchemaRegistry:
             self._refuse_answer(subject, str(error)[:_SHOWN], error)
         except Exception as error:
             refused = next((each for each in causes_of(error) if isinstance(each, ssl.SSLError)), None)
-            if refused is not None:
+            if refused is not None and not isinstance(refused, TLS_CLOSED):
                 reason = getattr(refused, "verify_message", None) or refused.reason or refused
                 ca = self._settings.registry_ca
                 known = "is not set" if ca is None else f"is {str(ca)!r}"
@@ -217,7 +218,7 @@ class SchemaRegistry:
                 f"the schema registry {self.url} refuses {what} for subject {subject!r} ({status}): the ids "
                 f"of schemas are not known; {advice}, or give this login the permission"
             )
-        elif status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or status == http.HTTPStatus.TOO_MANY_REQUESTS:
+        elif status >= http.HTTPStatus.INTERNAL_SERVER_ERROR or status in HTTP_BUSY:
             msg = (
                 f"the schema registry {self.url} cannot answer now ({status} {text}): the ids of schemas are "
                 "not known, so nothing was read or written; look at its log"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowcore.background import call_within
 from flowcore.errors import BrokerAccessError, BrokerError, UnreachableBrokerError
+from flowcore.kafka.refusals import HTTP_BUSY, TLS_CLOSED
 
 if TYPE_CHECKING:
     from flowcore.kafka.security import Security
@@ -98,14 +99,14 @@ def _ask(security: Security) -> Any:
     except urllib.error.HTTPError as error:
         with error:
             why = f"it answers {error.code} {str(error.reason)[:_SHOWN]}"
-        is_down = error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
+        is_down = error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR or error.code in HTTP_BUSY
         advice = "check kafka.sasl.username (the client id), kafka.sasl.password (its secret) and the scope"
         if http.HTTPStatus.MULTIPLE_CHOICES <= error.code < http.HTTPStatus.BAD_REQUEST:
             advice = "pass the address that it redirects to: the client secret is sent to no other"
         raise _failure(security, why, advice, is_down=is_down) from error
     except OSError as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        is_down = not isinstance(reason, ssl.SSLError)
+        is_down = isinstance(reason, TLS_CLOSED) or not isinstance(reason, ssl.SSLError)
         advice = "check the address, the issuer and kafka.sasl.oauthbearer.ca"
         raise _failure(security, str(reason), advice, is_down=is_down) from error
     except (ValueError, RecursionError, http.client.HTTPException) as error:

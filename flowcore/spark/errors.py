@@ -57,12 +57,14 @@ _DISK_NUMBERS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOTCONN,
 )  # fmt: skip
 _DISK = re.compile("|".join(map(os.strerror, _DISK_NUMBERS)))
+_ISSUER_AWAY = "An internal error occurred while retrieving token from callback handler"
+"""Of Kafka's login, also if the issuer refuses, which Python's client finds before the next start."""
 # Kafka's own errors that it calls retriable, a broker's name that cannot be resolved, and flowcore's own.
 _AWAY = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|BrokerNotAvailable|Coordinator\w+|Disconnect|"
     r"KafkaStorage|LeaderNotAvailable|Network|NotController|NotEnoughReplicas\w*|NotLeaderOrFollower)Exception"
     r"|Cannot fetch record for offset \d+ in \d+ milli|No resolvable bootstrap urls|"
-    r"flowcore\.errors\.UnreachableBrokerError:"
+    rf"flowcore\.errors\.UnreachableBrokerError:|{_ISSUER_AWAY}"
 )
 _REFUSED = re.compile(
     r"org\.apache\.kafka\.common\.errors\.\w*(?:Authentication|Authorization)Exception|"
@@ -194,9 +196,10 @@ def _translate_spark_error(what: str, error: Exception, log: str) -> FlowcoreErr
         )
         return BrokerAccessError(msg)
     if _AWAY.search(found):
+        who = "the issuer of its tokens" if _ISSUER_AWAY in found else "its broker"
         msg = (
-            f"{what} failed: its broker did not answer in time: {reason}: nothing is lost, the batch runs "
-            f"again when the broker is back; check the broker and the way to it (details: {log})"
+            f"{what} failed: {who} did not answer in time: {reason}: nothing is lost, the batch runs again "
+            f"when it is back; check {who} and the way to it (details: {log})"
         )
         return UnreachableBrokerError(msg)
     if _DAMAGED.search(found):

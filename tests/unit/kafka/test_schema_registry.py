@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,12 +29,13 @@ def _registry(
     version: Any = VERSION,
     send: Callable[[Any], None] | None = None,
     packed: bool = False,
+    status: int = 200,
 ) -> Iterator[SchemaRegistry]:
     """A registry on loopback with these answers, or whose answers a function sends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(status)
             if send is not None:
                 self.end_headers()
                 with suppress(OSError):
@@ -148,3 +150,41 @@ def test_subject_with_too_many_versions_is_refused(answers: dict[str, Any], mess
     """Each is a request, and all are kept."""
     with _registry(**answers) as registry, pytest.raises(RegistryError, match=f"{message}.*delete versions"):
         registry.versions("bids")
+
+
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_registry_that_cannot_answer_now_is_an_outage(status: int) -> None:
+    """A live run waits for the end of one; a refusal ends it."""
+    with (
+        _registry(status=status, version={}, numbers={}) as registry,
+        pytest.raises(UnreachableRegistryError, match=f"cannot answer now \\({status}"),
+    ):
+        registry.versions("bids")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [(b"", UnreachableRegistryError), (b"HTTP/1.1 400 no\r\n\r\n", RegistryError)],
+    ids=["closes", "not TLS"],
+)
+def test_tls_that_a_registry_breaks_off_is_an_outage(answer: bytes, expected: type[RegistryError]) -> None:
+    """A proxy whose server is away closes the connection after the first message: no certificate helps."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        settings = Settings.of({"schema-registry.url": url}, environment={})
+        with SchemaRegistry(settings) as registry, pytest.raises(RegistryError) as failed:
+            registry.versions("bids")
+        listening.shutdown(socket.SHUT_RDWR)
+
+    assert type(failed.value) is expected
+    assert ("is not trusted" in str(failed.value)) == (expected is RegistryError)

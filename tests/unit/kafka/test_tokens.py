@@ -151,3 +151,28 @@ def test_answer_that_trickles_ends(begin: bytes, repeat: bytes, monkeypatch: pyt
         pytest.raises(UnreachableBrokerError, match=r"no whole answer in 0\.3 s"),
     ):
         fetch_token(_login(address))
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_issuer_that_cannot_answer_now_is_an_outage(status: int) -> None:
+    """A live run waits for the end of one; a refusal ends it."""
+    with (
+        _answering(status) as (address, _),
+        pytest.raises(UnreachableBrokerError, match=f"answers {status}"),
+    ):
+        fetch_token(_login(address))
+
+
+def test_tls_that_an_issuer_breaks_off_is_an_outage() -> None:
+    """A proxy whose server is away closes the connection after the first message."""
+    with _sending() as address, pytest.raises(UnreachableBrokerError, match="gives no token"):
+        fetch_token(_login(address.replace("http://", "https://")))
+
+
+def test_issuer_that_is_not_trusted_is_not_an_outage() -> None:
+    """It answers, and not in TLS that can be accepted."""
+    with (
+        _sending(b"HTTP/1.1 400 no\r\n\r\n") as address,
+        pytest.raises(BrokerAccessError, match=r"oauthbearer\.ca"),
+    ):
+        fetch_token(_login(address.replace("http://", "https://")))

@@ -28,6 +28,7 @@ from flowcore.spark.errors import (
     translate_run_errors,
 )
 
+ISSUER_AWAY = "An internal error occurred while retrieving token from callback handler"
 STATE = "file:/data/f/checkpoints/bids/state/0/1/7.changelog"
 CASES: list[tuple[str, type[FlowcoreError]]] = [
     ("org.apache.kafka.common.errors.TimeoutException: Expiring 3 record(s)", UnreachableBrokerError),
@@ -46,6 +47,7 @@ CASES: list[tuple[str, type[FlowcoreError]]] = [
     ("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] no memory", RunError),
     ("Cannot fetch record for offset 5 (GroupId: g): data may have been lost", RunError),
     ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", BrokerAccessError),
+    (f"KafkaException: javax.security.auth.login.LoginException: {ISSUER_AWAY}", UnreachableBrokerError),
     ("java.lang.ArithmeticException: / by zero", RunError),
     ("Record at topic bids partition 3 offset 12 has timestamp value -90 that overflows when", RunError),
 ]  # fmt: skip
