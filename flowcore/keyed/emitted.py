@@ -11,7 +11,7 @@ from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, StreamElement, Watermark, WatermarkStatus
 
-__all__ = ["SOURCES", "CombinedElements", "Report", "add_to_report"]
+__all__ = ["SOURCES", "CombinedElements", "Report", "add_to_report", "latest_elements"]
 
 SOURCES = "sources"
 """The name under which the sources report, in place of a key group."""
@@ -35,6 +35,15 @@ def add_to_report(report: Report, element: StreamElement[Any]) -> None:
         case WatermarkStatus(idle):
             report.pop("idle", None)
             report["idle"] = idle
+
+
+def latest_elements(elements: Iterable[StreamElement[Any]]) -> list[StreamElement[Any]]:
+    """The last element of each type, in order: a watermark may count only after the status before it."""
+    found: dict[type, StreamElement[Any]] = {}
+    for each in elements:
+        found.pop(type(each), None)
+        found[type(each)] = each
+    return [*found.values()]
 
 
 class CombinedElements:
@@ -64,6 +73,12 @@ class CombinedElements:
             self._groups[group] |= report
             if len(report) > 1:
                 self._status_first = next(iter(report)) == "idle"
+
+    def activate(self) -> None:
+        """Let all key groups be active, since reports were missed. Sources report their own status."""
+        for name, report in self._groups.items():
+            if name != SOURCES:
+                report["idle"] = False
 
     def emit(self) -> tuple[Watermark | WatermarkStatus, ...]:
         """The elements changed since the last call, in the order of the last report that had both."""

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.durations import MILLISECOND
 
-__all__ = ["ReadTime", "has_read_all", "is_due"]
+__all__ = ["ReadTime", "has_read_all", "is_due", "poll_interval_s"]
 
+_SHORTEST_S, _LONGEST_S = 0.02, 1.0
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00Z")
+
+
+def poll_interval_s(interval: timedelta) -> float:
+    """Seconds between two polls of a query's reports, of which Spark keeps the last hundred.
+
+    >>> [poll_interval_s(timedelta(milliseconds=ms)) for ms in (0, 200, 60_000)]
+    [0.02, 0.2, 1.0]
+    """
+    return min(max(interval.total_seconds(), _SHORTEST_S), _LONGEST_S)
 
 
 def is_due(now_ms: int, polled_ms: int, interval_ms: int) -> bool:

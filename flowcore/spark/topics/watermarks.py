@@ -35,7 +35,7 @@ from flowcore.elements import (
 )
 from flowcore.kafka.elements import ElementWriter
 from flowcore.keyed.control import QUERY
-from flowcore.keyed.emitted import SOURCES, CombinedElements, Report, add_to_report
+from flowcore.keyed.emitted import SOURCES, CombinedElements, Report, add_to_report, latest_elements
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.ways import find_origins
 from flowcore.serializers.formats import RawFormat
@@ -45,7 +45,7 @@ from flowcore.spark.context import Clock
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
 from flowcore.spark.topics import elements
-from flowcore.spark.topics.poll_times import ReadTime, has_read_all, is_due
+from flowcore.spark.topics.poll_times import ReadTime, has_read_all, is_due, poll_interval_s
 from flowcore.spark.topics.reports import batches_after
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.generated import NewestTimes
@@ -63,7 +63,6 @@ __all__ = [
     "watermarks_of",
 ]  # fmt: skip
 
-_SHORTEST_POLL_S = 0.02
 _MOST_OBSERVED = 2048
 """The most watermarks of a source, and the most other control elements, that a batch reports."""
 _OTHERS_COUNT = "others_count"
@@ -225,7 +224,7 @@ class WatermarkSender:
         self._ignoring: set[str] = set()
         self._announces = False
         """Readers may take the channel for idle, since `flowcore watermarks --reset` writes in its name."""
-        interval_s = max(interval.total_seconds(), _SHORTEST_POLL_S)
+        interval_s = poll_interval_s(interval)
         self._polling = clock.every(interval_s, f"watermarks-{query.name}", self._try_to_poll)
 
     def begin(self, *, lags: bool | None) -> None:
@@ -292,6 +291,8 @@ class WatermarkSender:
         found = batches_after(self._last_batch, self._running) if self._running is not None else []
         # A trigger without input reports the number of the next batch.
         fresh = [batch for batch in found if "addBatch" in batch["durationMs"]]
+        if fresh and fresh[0]["batchId"] > self._last_batch + 1:
+            self._activate()
         for batch in fresh:
             self._last_batch = batch["batchId"]
             self._take(batch.get("observedMetrics") or {})
@@ -309,7 +310,7 @@ class WatermarkSender:
             self._announces = False
             if not any(isinstance(each, WatermarkStatus) for each in progress):
                 progress = (WatermarkStatus(idle=False), *progress)
-        self._unsent = [*_latest(self._unsent), *attributes, *progress]
+        self._unsent = [*latest_elements(self._unsent), *attributes, *progress]
         self._unsaved = self._unsaved or bool(fresh or attributes)
         if self._unsaved:  # a restart writes the last elements again, also those that were not written
             groups = None if self._key_groups is None else self._key_groups.snapshot()
@@ -318,6 +319,13 @@ class WatermarkSender:
             self._unsaved = False
         self._writer.write(self._unsent)
         self._unsent = []
+
+    def _activate(self) -> None:
+        """Let all channels and key groups be active, since Spark has dropped reports that were not polled."""
+        for name in self._followed:
+            self._watermarks.activate(name)
+        if self._key_groups is not None:
+            self._key_groups.activate()
 
     @staticmethod
     def _combine(
@@ -384,12 +392,3 @@ class WatermarkSender:
         """Take the backlog status of a channel; the combination over all is emitted where it changes."""
         emitted = self._backlog.receive(source, channel, backlog=backlog)
         self._attributes += [emitted] if emitted is not None else []
-
-
-def _latest(elements: Iterable[StreamElement[Any]]) -> list[StreamElement[Any]]:
-    """The last element of each type, in order: a watermark may count only after the status before it."""
-    found: dict[type, StreamElement[Any]] = {}
-    for each in elements:
-        found.pop(type(each), None)
-        found[type(each)] = each
-    return [*found.values()]

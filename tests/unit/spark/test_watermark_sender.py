@@ -259,6 +259,83 @@ def test_channel_may_have_become_active_in_a_batch_that_was_not_polled(
     assert [each for batch in writer.written for each in batch] == expected
 
 
+@pytest.mark.parametrize("batches", [99, 100], ids=["all-reported", "one-lost"])
+def test_channel_may_have_become_active_in_a_batch_whose_report_is_lost(batches: int, tmp_path: Path) -> None:
+    """Spark keeps the reports of a hundred batches, and the process may not run for so long."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", elements="tagged"))
+    bids.write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    running: Any = Running()
+    running._jsq = SimpleNamespace(recentProgress=lambda: running.reports[-100:])
+    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
+    writer = Writer()
+    sender = WatermarkSender(
+        query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
+        writer=writer, clock=clock, interval=timedelta(0), state=tmp_path / "watermarks.json",  # type: ignore[arg-type]
+        key_groups=None, require_lease=lambda: None,
+    ).follow(running)  # fmt: skip
+    running.observe(_controls(("a", Watermark(100)), ("b", Watermark(100)), ("b", IDLE)))
+    sender._try_to_poll()
+
+    running.observe(_controls(("b", ACTIVE)))
+    for number in range(batches):
+        running.observe(_controls(("a", Watermark(200 + number))))
+    sender._try_to_poll()
+
+    assert writer.written == [[Watermark(100)]]
+
+
+def test_key_group_may_have_become_active_in_a_batch_whose_report_is_lost(tmp_path: Path) -> None:
+    """An operator whose key groups are all idle does not hold the watermark of the others."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", event_time="id", watermark=monotonous()))
+    once, twice = (bids.deduplicate(by="id", within=None, name=name) for name in ("once", "twice"))
+    once.union(twice, name="both").write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    running: Any = Running()
+    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
+    writer = Writer()
+    sender = WatermarkSender(
+        query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
+        writer=writer, clock=clock, interval=timedelta(0), state=tmp_path / "watermarks.json",  # type: ignore[arg-type]
+        key_groups=key_groups_of(query), require_lease=lambda: None,
+    ).follow(running)  # fmt: skip
+
+    def report(name: str, **changes: int) -> None:
+        groups = [json.dumps([f"{name}/{group}", changes]) for group in range(query.key_groups)]
+        running.observe({"emitted": groups})
+        sender._try_to_poll()
+
+    report("once", watermark_ms=100)
+    report("twice", watermark_ms=100, idle=True)
+    report("once", watermark_ms=200)
+    running.observe({})
+    running._jsq = SimpleNamespace(recentProgress=lambda: running.reports[-1:])
+    report("once", watermark_ms=300)
+
+    assert writer.written == [[Watermark(100)], [Watermark(200)]]
+
+
+@pytest.mark.parametrize(("interval_s", "expected"), [(0, 0.02), (0.2, 0.2), (60, 1)])
+def test_reports_are_polled_each_second_at_least(interval_s: float, expected: float, tmp_path: Path) -> None:
+    """With a long interval of periodic watermarks Spark would drop reports between two polls."""
+    flow = Flow("f")
+    flow.read("bids", KafkaTopic("bids", schema="id BIGINT")).write(
+        "out", KafkaTopic("out", elements="tagged")
+    )
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    asked: list[float] = []
+    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda interval, *_: asked.append(interval))
+    WatermarkSender(
+        query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
+        writer=Writer(), clock=clock, interval=timedelta(seconds=interval_s),  # type: ignore[arg-type]
+        state=tmp_path / "watermarks.json", key_groups=None, require_lease=lambda: None,
+    )  # fmt: skip
+
+    assert asked == [expected]
+
+
 def test_branch_without_event_time_does_not_hold_the_watermark_of_a_tagged_sink() -> None:
     """The sink has the watermarks of the operators that it reads."""
     flow = Flow("f")
