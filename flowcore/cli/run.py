@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Literal
 
 import click
@@ -16,6 +15,7 @@ from flowcore.api.operators import EventTimeSort, KeyedProcess, StreamJoin, Wind
 from flowcore.cli.console import make_console
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.cli.signals import stopped_by_signals
+from flowcore.cli.watermarks import show_time
 from flowcore.escaping import printable
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import Mode
@@ -197,9 +197,7 @@ def describe_open(plan: Plan, progress: Iterable[QueryProgress]) -> Iterator[str
         if query.mode.value != "slice" or not waiting or query.name not in watermarks:
             continue
         at_ms = watermarks[query.name]
-        reached = "has not begun"
-        if at_ms is not None:
-            reached = f"is at {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        reached = "has not begun" if at_ms is None else f"is at {show_time(at_ms)}"
         yield (
             f"query {query.name}: event time {reached}. What {' and '.join(waiting)} would emit later "
             "(windows, timers, records without partner or place) stays open for the next run; "

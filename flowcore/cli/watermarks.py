@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flowcore.spark.run.tagged_sources import TaggedSource
     from flowcore.watermarks.merge import PartitionWatermark
 
-__all__ = ["watermarks"]
+__all__ = ["show_time", "watermarks"]
 
 
 @click.command()
@@ -95,12 +95,13 @@ def _lines(source: "TaggedSource", rows: list[dict[str, Any]]) -> Iterator[str]:
     yield f"{source.name}: topic {source.topic.name}, query {source.query}{declared}"
     for row in rows:
         channel = "no channel yet" if row["channel"] is None else row["channel"] or "(no name)"
-        yield f"  {row['partition']:>4}  {row['status']:<6}  {_time(row['watermark_ms']):<24}  {channel}"
+        yield f"  {row['partition']:>4}  {row['status']:<6}  {show_time(row['watermark_ms']):<24}  {channel}"
     if source.ignored:
         yield f"  {source.ignored:,} elements of further channels do not count; declare channels="
 
 
-def _time(time_ms: int | None) -> str:
+def show_time(time_ms: int | None) -> str:
+    """Event time as text, also the time of an input that has ended."""
     if time_ms is None:
         return "no watermark"
     try:

@@ -19,6 +19,7 @@ from rich.console import Console
 from flowcore import Csv, Flow, KafkaTopic, Stream, Tumbling, monotonous
 from flowcore.cli.broker import broker
 from flowcore.cli.run import Terminal, describe_open, run
+from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import RunError
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner import plan_flow
@@ -48,12 +49,14 @@ def test_slice_names_the_operators_that_wait_for_event_time() -> None:
 
     (reached,) = describe_open(plan, _progress(1_700_000_098_899))
     (unknown,) = describe_open(plan, _progress(None))
+    (ended,) = describe_open(plan, _progress(MAX_TIMESTAMP_MS))
 
     assert reached.startswith(
-        "query clicks-batches: event time is at 2023-11-14 22:14:58 UTC. What sums and silent and sorted"
+        "query clicks-batches: event time is at 2023-11-14 22:14:58.899Z. What sums and silent and sorted"
     )
     assert "`flowcore state site` shows it" in reached
     assert "event time has not begun" in unknown
+    assert "event time is at the end of time. What" in ended
 
 
 def test_only_slices_with_such_operators_leave_something_open() -> None:
