@@ -84,6 +84,10 @@ class QueryMeter:
         self._busy_since: tuple[int, int] | None = None
         """The last batch before the running one, and the time at which the running one was first seen."""
         self._rows_in, self._rows_out = Rate(), Rate()
+        self._running_since, self._running_rows = -1, 0
+        """The last batch before the running one of a real-time query, and what the running one has read."""
+        self._uncommitted_rows = 0
+        """What batches had read that were not committed; the next start reads it again."""
         self._sources = {topic.name: node for node in query.sources if (topic := node.topic)}
         self._sinks = {topic.name for topic in query.topics_written}
         keyed = (node.name for exchange in query.exchanges for node in exchange)
@@ -113,6 +117,9 @@ class QueryMeter:
             self._written_before.update(self._written or {})
             self._written = written
         self._take()  # the last batches of the query before
+        if self._running_since == self._last_batch:
+            self._uncommitted_rows += self._running_rows
+        self._running_rows = 0
         self._query, self._running = query, running
         self._watermarks, self._running_batch, self.bounded = watermarks, running_batch, bounded
 
@@ -131,8 +138,9 @@ class QueryMeter:
         """
         self._take()
         batch, busy = self._tally.last, self._busy
-        unreported = self._running_batch.records(self._last_batch) if self._running_batch else 0
-        rows_in, rows_out = self._tally.rows_in + unreported, self._count(topics, self._sinks)
+        unreported = self._count_running(self._running_batch) if self._running_batch else 0
+        rows_in = self._tally.rows_in + self._uncommitted_rows + unreported
+        rows_out = self._count(topics, self._sinks)
         watermarks = self._partition_watermarks()
         ends = topics.ends_read_by(self._query)
         partitions = partitions_of(self._sources, self._tally.offsets, ends, watermarks)
@@ -165,6 +173,13 @@ class QueryMeter:
             partitions=partitions,
             operators=self._operators.take(now_ms, self._tally.batches, busy_ns, running=busy),
         )
+
+    def _count_running(self, batch: RunningBatch) -> int:
+        """What the running batch has read; the last known number if Spark does not answer."""
+        if self._running_since != self._last_batch:
+            self._running_since, self._running_rows = self._last_batch, 0
+        self._running_rows = max(self._running_rows, batch.records(self._last_batch))
+        return self._running_rows
 
     def _count(self, topics: TopicEnds, names: Collection[str]) -> int:
         """The records that topics have got; their offsets count the markers of transactions, too."""
