@@ -8,9 +8,10 @@ batch was committed, so no commit stays in doubt.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -34,17 +35,24 @@ LEDGER_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 """A ledger keeps the last entry of each slot for ever. Kafka compacts full segments, by default of 1 GiB."""
 
 _START_S = 120.0
+_STEP_S = 3.0
+"""Of a longer wait: no signal interrupts a call of librdkafka."""
 _ABORT_S = 10.0
 _READ_S = 60.0
 _FULL_S = 0.1
 _FIRST_STEP = 16
 """How many offsets before its end a ledger is first searched: markers and aborted entries have some."""
 
-_AWAY = {
+_SILENT = {
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - librdkafka's names
-    KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._TRANSPORT,  # noqa: SLF001
+}
+"""What a client says if no broker has answered in time."""
+
+_AWAY = {
+    *_SILENT,
+    KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -68,6 +76,7 @@ _REFUSED = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
+_T = TypeVar("_T")
 Headers = list[tuple[str, str | bytes | None]]
 Message = tuple[str, bytes | None, bytes | None, Headers | None, int | None]
 """Topic, key, value, headers and partition (None for the one of its key)."""
@@ -188,7 +197,7 @@ class TransactionalWriter:
             }
         )
         try:
-            producer.init_transactions(_START_S)
+            _wait_in_steps(producer.init_transactions)  # a further call resumes it
         except KafkaException as error:
             raise self._failure(slot, "cannot begin a transaction", error) from error
         return producer
@@ -236,7 +245,9 @@ class TransactionalWriter:
         topic = ledger_topic(self.flow, self.query)
         consumer = Consumer({**self.login, "group.id": "flowcore-ledger", "log_level": 0})
         try:
-            found = consumer.list_topics(topic, timeout=_START_S).topics[topic].partitions
+            found = (
+                _wait_in_steps(lambda step_s: consumer.list_topics(topic, step_s)).topics[topic].partitions
+            )
         except KafkaException as error:
             raise self._failure(0, "cannot read its ledger", error) from error
         finally:
@@ -258,7 +269,8 @@ class TransactionalWriter:
             }
         )
         try:
-            first, end = consumer.get_watermark_offsets(TopicPartition(topic, slot), timeout=_START_S)
+            place = TopicPartition(topic, slot)
+            first, end = _wait_in_steps(lambda step_s: consumer.get_watermark_offsets(place, timeout=step_s))
             start, step = end, _FIRST_STEP
             while start > first:
                 start, step = max(first, end - step), step * 16
@@ -301,6 +313,22 @@ def last_series(login: Mapping[str, str], flow: str, query: str) -> int:
             entry = ledger._last_entry(slot)  # noqa: SLF001
             found = max(found, LedgerEntry.decode(entry).series if entry else 0)
     return found
+
+
+def _wait_in_steps(ask: Callable[[float], _T]) -> _T:
+    """Call a function of a client with a timeout in seconds, again and again until a broker answers.
+
+    Raises:
+        KafkaException: No broker has answered in time, or one refuses.
+    """
+    end_s = time.monotonic() + _START_S
+    while True:
+        try:
+            return ask(_STEP_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _SILENT or time.monotonic() >= end_s:
+                raise
+            time.sleep(_FULL_S)
 
 
 def _abort(producer: Producer) -> KafkaException | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 
 from flowcore.delivery import LedgerEntry, LedgerTerms
-from flowcore.errors import DeliveryError
+from flowcore.errors import DeliveryError, UnreachableBrokerError
+from flowcore.kafka import transactions
 from flowcore.kafka.transactions import TransactionalWriter, last_series
 
 
@@ -77,3 +81,42 @@ def test_largest_series_is_found_whatever_else_is_in_the_ledger(monkeypatch: pyt
 
     Ledger(monkeypatch)
     assert last_series({}, "f", "q") == 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ask", ["_start", "_last_entry"])
+def test_wait_for_a_broker_can_be_interrupted(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal does not end a call of librdkafka, which lasts for two minutes if no broker answers."""
+    monkeypatch.setattr(transactions, "_START_S", 10.0)
+    monkeypatch.setattr(transactions, "_STEP_S", 0.1)
+    login = {"bootstrap.servers": "127.0.0.1:1"}
+    writer = TransactionalWriter(login, "f", "q", "here", LedgerTerms(1, 0), 1 << 20, 1 << 20)
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    began_s = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(writer, ask)(0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert time.monotonic() - began_s < 5
+
+
+def test_wait_for_a_slow_broker_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start of a producer takes several steps, and ends at last with an outage if no broker answers."""
+    monkeypatch.setattr(transactions, "_STEP_S", 0.2)
+    slow = {"bootstrap.servers": "", "test.mock.num.brokers": "1", "test.mock.broker.rtt": "100"}
+    writer = TransactionalWriter(slow, "f", "q", "here", LedgerTerms(1, 0), 1 << 20, 1 << 20)
+    writer._start(0)
+
+    monkeypatch.setattr(transactions, "_START_S", 0.5)
+    away = {"bootstrap.servers": "127.0.0.1:1"}
+    writer = TransactionalWriter(away, "f", "q", "here", LedgerTerms(1, 0), 1 << 20, 1 << 20)
+    for ask in (writer._count_slots, lambda: writer._start(0), lambda: writer._last_entry(0)):
+        with pytest.raises(UnreachableBrokerError):
+            ask()
