@@ -6,6 +6,7 @@ whenever Spark reads them.
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -97,7 +98,12 @@ class TopicEnds:
         self._ask_again_s: dict[str, float] = {}
         for servers in self._names:
             self._fetch(servers, _FIRST_ANSWER_S)
-        self._before = dict(self._ends)
+        self._counted: dict[str, dict[str, _Offsets]] = {
+            servers: {name: dict(each) for name, each in ends.items()} for servers, ends in self._ends.items()
+        }
+        """Up to which offsets records are counted, by the address of their broker and topic."""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """The records since the start, likewise."""
 
     @property
     def silent_s(self) -> float:
@@ -122,6 +128,7 @@ class TopicEnds:
                 # A run that stops while its broker is silent must not wait for it at each poll.
                 self._ask_again_s[servers] = time.monotonic() + _AWAY_S
             else:
+                self._count(servers)
                 away_s = self._answered_s[servers] - before_s
                 if self._ask_again_s.pop(servers, None) is not None and away_s >= _OUTAGE_S:
                     back[servers] = away_s
@@ -136,8 +143,14 @@ class TopicEnds:
         servers = self._written.get(query.name)
         if servers is None:
             return 0
-        before, now = self._before[servers], self._ends[servers]
-        return sum(_sum(now, name) - _sum(before, name) for name in topics)
+        return sum(self._counts[servers, name] for name in topics)
+
+    def _count(self, servers: str) -> None:
+        """Count the new records of a broker's topics; one that was created again counts on from its end."""
+        for name, ends in self._ends[servers].items():
+            counted = self._counted[servers].setdefault(name, {})
+            self._counts[servers, name] += sum(max(end - counted.get(n, 0), 0) for n, end in ends.items())
+            counted.update(ends)
 
     def _fetch(self, servers: str, timeout_s: float) -> None:
         self._ends[servers] = end_offsets_of_topics(servers, sorted(self._names[servers]), timeout_s)
@@ -168,7 +181,3 @@ def _resolve(topic: KafkaTopic, place: Position, servers: str) -> _Offsets:
 def _is_committed(topic: KafkaTopic) -> bool:
     """Whether Spark's consumer sees the end of a topic at its first open transaction."""
     return topic.isolation == "read_committed"
-
-
-def _sum(ends: TopicOffsets, topic: str) -> int:
-    return sum(ends.get(topic, {}).values())

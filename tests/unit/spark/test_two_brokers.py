@@ -101,6 +101,24 @@ def test_dead_letters_count_where_they_are_written(
     assert [query.dead_letters for query in _progress(meter).values()] == [3, 4]
 
 
+def test_output_counts_on_after_its_topic_was_created_again(
+    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its offsets begin anew, and a counter must not go back. A topic may be missing from an answer, too."""
+    brokers[CENTRAL]["bids"] = {0: 100, 1: 100}
+    settings = _settings(tmp_path)
+    meter = _meter(plan_flow(_copy(CENTRAL), settings=settings), settings, monkeypatch)
+    answers = [{0: 110, 1: 100}, {}, {0: 111, 1: 100}, {}, {0: 0, 1: 0}, {0: 4, 1: 1}, {0: 4, 1: 1, 2: 2}]
+
+    counts = []
+    for ends in answers:
+        brokers[CENTRAL]["bids"] = ends
+        (query,) = _progress(meter).values()
+        counts.append(query.rows_out)
+
+    assert counts == [10, 10, 11, 11, 11, 16, 18]
+
+
 def test_queries_that_read_one_name_on_two_brokers_have_their_own_lag(
     brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
