@@ -45,6 +45,12 @@ def test_image_has_a_supported_java_and_no_root() -> None:
     assert re.findall(r"^USER (.+)$", TEXT, re.MULTILINE) == ["10001:10001"]
 
 
+def test_image_leaves_the_temporary_files_of_spark_to_flowcore() -> None:
+    """With SPARK_LOCAL_DIRS they are not in the folder that the next start removes after a kill."""
+    assert "SPARK_LOCAL_DIRS" not in TEXT
+    assert "TMPDIR" not in TEXT  # not all containers can write there
+
+
 @pytest.mark.parametrize("name", ["image", "build"])
 def test_locks_of_the_image_are_parts_of_the_lock(name: str) -> None:
     """The image has the versions and hashes that were tested; only who needs a package may differ."""

@@ -186,6 +186,12 @@ def test_pod_can_write_where_its_programs_do(given: Resource) -> None:
     assert written == needed[given["metadata"]["name"]]
 
 
+def test_spark_of_dagsters_runs_has_a_volume_for_temporary_files() -> None:
+    """Spark on Kubernetes has its own."""
+    for env in (DEPLOYMENT["env"], PODS["run"]["spec"]["containers"][0]["env"]):
+        assert {"name": "TMPDIR", "value": "/scratch"} in env
+
+
 @pytest.mark.parametrize("given", PODS.values(), ids=PODS)
 def test_secrets_of_a_pod_are_references(given: Resource) -> None:
     """No password is written in a manifest."""
