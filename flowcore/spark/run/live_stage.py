@@ -240,7 +240,7 @@ class LiveRun:
             raise DamagedCheckpointError(msg) from error
 
     def _require_back(self, stopped: LiveQuery) -> None:
-        """Check that an outage has ended: there is space for files, and brokers have the same topics.
+        """Check that the outage of a query has ended: there is space, and its brokers have the same topics.
 
         During a long one, latency markers may have expired that the query that it stopped has not read, or
         their topics been deleted, which would be an outage without end.
@@ -252,13 +252,12 @@ class LiveRun:
             RunError: Another process has taken a lease.
         """
         self._leases.require()
-        for query in self.stage.queries:
-            require_space(self._checkpoint(query).parent)
-        prepare_topics(self.plan, self.context.settings)
-        create_companions(
-            (each.query for each in self._queries if each.side_channels.has_markers), self.context
-        )
+        require_space(self._checkpoint(stopped).parent)
+        # The brokers of other queries may be away for longer.
+        prepare_topics(replace(self.plan, live=LiveStage((stopped,))), self.context.settings)
         if (found := self._find(stopped)) is not None:
+            if found.side_channels.has_markers:
+                create_companions([stopped], self.context)
             self._skip_lost_markers(found)
 
     def _skip_lost_markers(self, stopped: SupervisedQuery) -> None:
