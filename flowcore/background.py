@@ -1,11 +1,12 @@
 """Work in threads: work that repeats in an interval, and work that may not take longer than so long."""
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Self, TypeVar
 
-__all__ = ["PeriodicThread", "call_within"]
+__all__ = ["LoggedFailures", "PeriodicThread", "call_within"]
 
 _T = TypeVar("_T")
 
@@ -67,3 +68,31 @@ class PeriodicThread:
             self._work()
         while not self._stop.wait(self._interval_s):
             self._work()
+
+
+class LoggedFailures:
+    """A context manager for work that repeats, whose errors are logged and not raised.
+
+    Of failures in a row the first one is logged, with its traceback, and then the first success: on a full
+    disk, work that repeats often would fill the log, too.
+
+    Args:
+        failed: The message of a failure.
+        recovered: The message of the first success after failures.
+    """
+
+    def __init__(self, log: logging.Logger, failed: str, recovered: str) -> None:
+        self._log, self._failed, self._recovered = log, failed, recovered
+        self._is_failing = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        is_failure = isinstance(error, Exception)
+        if is_failure and not self._is_failing:
+            self._log.error("%s", self._failed, exc_info=error)
+        if error is None and self._is_failing:
+            self._log.warning("%s", self._recovered)
+        self._is_failing = is_failure
+        return is_failure

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Protocol, Self
 
-from flowcore.background import PeriodicThread
+from flowcore.background import LoggedFailures, PeriodicThread
 from flowcore.errors import SettingsError
 from flowcore.escaping import printable
 from flowcore.metrics.dagster import DagsterListener
@@ -31,8 +31,8 @@ class ProgressListener(Protocol):
 class Reporter:
     """Polls the progress of a run and passes it to listeners; a context manager with one thread.
 
-    The last report follows at the end. A poll or a listener that fails is logged, and stops neither the run
-    nor the other listeners.
+    The last report follows at the end. A poll or a listener that fails is logged, once for failures in a row,
+    and stops neither the run nor the other listeners.
 
     Args:
         listeners: They are called in this order.
@@ -42,7 +42,12 @@ class Reporter:
         self, poll: Callable[[], FlowProgress], listeners: Sequence[ProgressListener], interval_s: float
     ) -> None:
         self._poll = poll
-        self._listeners = listeners
+        self._failures = LoggedFailures(
+            _log,
+            "the progress of the run cannot be read; the run continues",
+            "the progress of the run can be read again",
+        )
+        self._listeners = [(each, _failures_of(type(each).__name__)) for each in listeners]
         self._thread = PeriodicThread("progress", self._report, interval_s, at_once=True)
 
     def __enter__(self) -> Self:
@@ -54,16 +59,22 @@ class Reporter:
         self._report()
 
     def _report(self) -> None:
-        try:
+        progress = None
+        with self._failures:  # whatever it is, records must flow on
             progress = self._poll()
-        except Exception:  # noqa: BLE001 - whatever it is, records must flow on
-            _log.exception("the progress of the run cannot be read; the run continues")
+        if progress is None:
             return
-        for listener in self._listeners:
-            try:
+        for listener, failures in self._listeners:
+            with failures:  # listeners may be user code
                 listener.progressed(progress)
-            except Exception:  # noqa: BLE001 - listeners may be user code
-                _log.exception("%s did not receive the progress of the run", type(listener).__name__)
+
+
+def _failures_of(listener: str) -> LoggedFailures:
+    return LoggedFailures(
+        _log,
+        f"{listener} did not receive the progress of the run",
+        f"{listener} receives the progress of the run again",
+    )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Operator, Read, WithEventTime
+from flowcore.background import LoggedFailures
 from flowcore.backlog import BacklogProgress
 from flowcore.channels import MOST_SENDERS, channel_name
 from flowcore.durations import MILLISECOND
@@ -222,6 +223,10 @@ class WatermarkSender:
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
         self._ignoring: set[str] = set()
+        what = f"watermarks of query {query.name!r}"
+        self._failures = LoggedFailures(
+            _log, f"{what} were not sent: each poll tries it again", f"{what} are sent again"
+        )
         self._announces = False
         """Readers may take the channel for idle, since `flowcore watermarks --reset` writes in its name."""
         interval_s = poll_interval_s(interval)
@@ -280,10 +285,8 @@ class WatermarkSender:
         self._lags = backlog
 
     def _try_to_poll(self) -> None:
-        try:
+        with self._failures:  # records continue, and the next poll may succeed
             self._poll()
-        except Exception:  # noqa: BLE001 - records continue, and the next poll may succeed
-            _log.exception("watermarks of query %r were not sent: the next poll sends them", self._query.name)
 
     def _poll(self, *, at_once: bool = False) -> None:
         self._require_lease()

@@ -69,14 +69,20 @@ def test_reporter_polls_at_the_start_and_at_the_end() -> None:
     assert received.seconds == [0, 1]
 
 
-def test_reporter_continues_after_a_failure() -> None:
-    """A poll or another listener may fail."""
+def test_reporter_continues_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """A poll or another listener may fail. A listener whose disk is full does not fill the log."""
     received = _Received(enough=4)
 
     with Reporter(_polls(broken=1), [_Broken(), received], interval_s=0.001):
         assert received.has_enough.wait(10)
 
     assert received.seconds[:4] == [0, 2, 3, 4]
+    assert [line.getMessage() for line in caplog.records] == [
+        "_Broken did not receive the progress of the run",
+        "the progress of the run cannot be read; the run continues",
+        "the progress of the run can be read again",
+    ]
+    assert caplog.records[0].exc_info
 
 
 def test_events_are_losses_and_switches() -> None:

@@ -61,8 +61,10 @@ class Running:
         self.reports.append(SimpleNamespace(batchId=lambda: number, json=lambda: json.dumps(report)))
 
 
-def test_elements_whose_state_was_not_saved_are_sent_later(tmp_path: Path) -> None:
-    """While the disk is full nothing is sent; then the latest of each kind, whether or not it has changed."""
+def test_elements_whose_state_was_not_saved_are_sent_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the disk is full nothing is sent; then the latest of each kind. The log has their begin and end."""
     flow = Flow("f")
     bids = KafkaTopic("bids", schema="id BIGINT", event_time="id", watermark=monotonous())
     flow.read("bids", bids).write("out", KafkaTopic("out", elements="tagged"))
@@ -100,6 +102,10 @@ def test_elements_whose_state_was_not_saved_are_sent_later(tmp_path: Path) -> No
 
     assert writer.written == [[RecordAttributes(backlog=False), Watermark(5_999)]]
     assert json.loads(state.read_text())["backlog"]["inputs"]
+    assert [line.getMessage() for line in caplog.records] == [
+        "watermarks of query 'bids-batches' were not sent: each poll tries it again",
+        "watermarks of query 'bids-batches' are sent again",
+    ]
 
 
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
