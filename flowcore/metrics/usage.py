@@ -1,4 +1,4 @@
-"""The use of the machine by a run: memory, open files and threads of its process and all below it.
+"""The use of the machine by a run: memory, open files and threads of its first process and all below it.
 
 They are the driver, Spark's JVM and the Python workers of a local master. The memory is the resident set;
 pages that processes share count for each of them.
@@ -6,12 +6,13 @@ pages that processes share count for each of them.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
-__all__ = ["Usage", "process_family", "read_usage"]
+__all__ = ["Usage", "process_family", "read_usage", "root_of_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class Usage:
     memory_bytes: int
     open_files: int
     threads: int
+
+
+def root_of_run() -> int:
+    """The process below which those of this run are: this one, or the JVM of spark-submit that started it."""
+    return os.getppid() if "PYSPARK_GATEWAY_PORT" in os.environ else os.getpid()
 
 
 def process_family(pid: int) -> list[psutil.Process]:

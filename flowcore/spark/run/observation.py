@@ -23,7 +23,7 @@ from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgre
 from flowcore.metrics.prometheus import PrometheusListener
 from flowcore.metrics.reporting import ProgressListener, Reporter, listeners_of
 from flowcore.metrics.tally import QueryTally
-from flowcore.metrics.usage import read_usage
+from flowcore.metrics.usage import read_usage, root_of_run
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.execution import read_thresholds
@@ -143,7 +143,7 @@ class RunMeter:
             self._poll_transactions()
             now_ms, silent_s = read_clock_ms(), self._topics.silent_s
             queries = tuple(self._read(name, now_ms) for name in self._queries)
-        usage = read_usage(os.getpid())
+        usage = read_usage(root_of_run())
         if state != "running":  # those that are still active are about to be stopped
             queries = tuple(replace(query, active=False) for query in queries)
         return FlowProgress(

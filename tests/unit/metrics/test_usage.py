@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flowcore.metrics.usage import read_usage
+import pytest
+
+from flowcore.metrics.usage import read_usage, root_of_run
 
 CHILD = """
 import sys, threading
@@ -47,3 +49,12 @@ def test_usage_counts_the_processes_below(tmp_path: Path) -> None:
     assert alone.threads == 11
     assert after.open_files <= before.open_files + 1
     assert read_usage(child.pid) is None
+
+
+def test_run_below_spark_submit_begins_with_its_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM has started this process there, and not the other way round."""
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert root_of_run() == os.getpid()
+
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "25333")
+    assert root_of_run() == os.getppid()
