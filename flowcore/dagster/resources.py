@@ -27,6 +27,7 @@ from flowcore.settings import FILE_SUFFIX, Settings, refuse_secrets, secret_keys
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
 from flowcore.spark.run.jvm import start_jvm
+from flowcore.spark.run.live_settings import require_live_settings
 from flowcore.spark.run.live_topics import prepare_topics, require_schemas
 from flowcore.spark.run.private import prepare_state_folder, private_files
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
@@ -196,6 +197,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
         """Prepare the execution of a plan; topics are checked before Spark is started.
 
         Raises:
+            SettingsError: With these settings live queries could never run; or `ConfigurationError`.
             BrokerError: A broker cannot be reached.
             RunError: A source topic does not exist.
             StateError: A checkpoint belongs to other topics, or to a plan that is not compatible.
@@ -205,6 +207,7 @@ class SparkResource(DeployedResource, LazyPySparkResource):
         settings = self._configured(settings)
         self._private.enter_context(private_files(settings.umask))
         prepare_state_folder(settings.state_dir)
+        require_live_settings(plan, settings)
         require_checkpoints_fit(plan, settings)
         partitions = prepare_topics(plan, settings)
         schemas = require_schemas(plan, settings)

@@ -15,7 +15,14 @@ from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.prometheus import PrometheusListener, show_ports
 from flowcore.settings import Settings
 
-__all__ = ["LogListener", "ProgressListener", "Reporter", "describe_events", "listeners_of"]
+__all__ = [
+    "LogListener",
+    "ProgressListener",
+    "Reporter",
+    "describe_events",
+    "listeners_of",
+    "require_interval",
+]
 
 _INTERVAL_MS = 60_000
 _log = logging.getLogger(__name__)
@@ -77,6 +84,24 @@ def _failures_of(listener: str) -> LoggedFailures:
     )
 
 
+def require_interval(settings: Settings) -> None:
+    """Check that there is progress to report if Prometheus or Dagster is configured.
+
+    Raises:
+        SettingsError: ``metrics.interval`` is 0.
+    """
+    ports = settings.prometheus_ports
+    shown = None if ports is None else show_ports(ports)
+    listeners = {"metrics.prometheus.port": shown, "metrics.dagster.url": settings.dagster_url}
+    for key, value in listeners.items():
+        if value is not None and not settings.metrics_interval:
+            msg = (
+                f"{key}={value} with metrics.interval=0: there would be no progress to report; set "
+                f"metrics.interval='5 s', or leave {key} out"
+            )
+            raise SettingsError(msg)
+
+
 @contextmanager
 def listeners_of(flow: str, settings: Settings) -> Iterator[list[ProgressListener]]:
     """The listeners of a flow: log and history; Prometheus if it has a port, Dagster if it has an address.
@@ -87,20 +112,11 @@ def listeners_of(flow: str, settings: Settings) -> Iterator[list[ProgressListene
         SettingsError: Prometheus or Dagster is configured, and ``metrics.interval`` is 0.
         RunError: The port is not available.
     """
-    ports = settings.prometheus_ports
+    require_interval(settings)
     if not settings.metrics_interval:
-        shown = None if ports is None else show_ports(ports)
-        unused = {"metrics.prometheus.port": shown, "metrics.dagster.url": settings.dagster_url}
-        for key, value in unused.items():
-            if value is not None:
-                msg = (
-                    f"{key}={value} with metrics.interval=0: there would be no progress to report; set "
-                    f"metrics.interval='5 s', or leave {key} out"
-                )
-                raise SettingsError(msg)
         yield []
         return
-    host = settings.prometheus_host
+    ports, host = settings.prometheus_ports, settings.prometheus_host
     with nullcontext() if ports is None else PrometheusListener(ports, host) as prometheus:
         if prometheus is not None:
             _log.info("metrics of flow %r are served at %s", flow, prometheus.url)

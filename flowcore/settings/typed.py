@@ -22,6 +22,7 @@ from flowcore.settings.values import (
     read_batch,
     read_flag,
     read_folder,
+    read_interval,
     read_number,
     read_ports,
     read_positive,
@@ -244,7 +245,7 @@ class Settings:
         "find Python functions that do not keep their declarations about records: off, sample or full",
     )  # fmt: skip
     latency_interval: timedelta = _setting(
-        "metrics.latency.interval", timedelta(0), parse_duration,
+        "metrics.latency.interval", timedelta(0), read_interval,
         "time between two latency markers of a source partition, 0 for none",
     )  # fmt: skip
     metrics_interval: timedelta = _setting(

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flowcore.durations import parse_duration
+from flowcore.durations import MILLISECOND, parse_duration
 
 __all__ = [
     "duration_at_least",
@@ -18,6 +18,7 @@ __all__ = [
     "read_batch",
     "read_flag",
     "read_folder",
+    "read_interval",
     "read_number",
     "read_ports",
     "read_positive",
@@ -110,6 +111,15 @@ def duration_at_least(seconds: int, otherwise: str) -> Callable[[str | timedelta
         return found
 
     return read
+
+
+def read_interval(value: str | timedelta) -> timedelta:
+    """A duration of a millisecond or more, the resolution of times, or 0 for none."""
+    found = parse_duration(value)
+    if timedelta(0) < found < MILLISECOND:
+        msg = "it must be 0 for none, or at least 1 ms: times are in milliseconds"
+        raise ValueError(msg)
+    return found
 
 
 def read_size(value: str | int) -> int:

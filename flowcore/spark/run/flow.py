@@ -20,6 +20,7 @@ from flowcore.spark.context import Context, spark_log
 from flowcore.spark.errors import translate_disk_errors
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
+from flowcore.spark.run.live_settings import require_live_settings
 from flowcore.spark.run.live_topics import prepare_topics, require_schemas
 from flowcore.spark.run.lost_records import skip_lost_records
 from flowcore.spark.run.private import prepare_state_folder
@@ -96,7 +97,8 @@ def run_flow(
 
 @contextmanager
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
-    """Check checkpoints, files, topics and schemas, then open a session with the task slots of a plan."""
+    """Check settings, checkpoints, files, topics and schemas, then open a session with the plan's slots."""
+    require_live_settings(plan, settings)
     require_checkpoints_fit(plan, settings)
     for stage in plan.bounded:
         if not stage.after:  # another stage may write what this one reads

@@ -120,6 +120,7 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
         ("pipeline.force-timestamp-support", 0),
         ("pipeline.auto-watermark-interval", "200"),
         ("metrics.latency.interval", "1 fortnight"),
+        ("metrics.latency.interval", "0.1 ms"),
         ("metrics.prometheus.port", "65536"),
         ("metrics.prometheus.port", -1),
         ("metrics.prometheus.port", True),
