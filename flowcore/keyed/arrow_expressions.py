@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -39,9 +39,10 @@ class FunctionCall:
 
     It is one of Arrow (a comparison, ``is_null``, arithmetic that wraps, or logic by Kleene) or one of these:
     ``case`` (conditions, each before its value, then the value of other rows), ``coalesce``, ``concat``,
-    ``concat_ws`` (of texts of which one is never null), ``integer`` (the value, its bits), ``json_object`` (a
-    name before each value; Spark's ``to_json``), ``nullif``, ``octet_length``, ``sha2`` (of 256 bits),
-    ``text`` (of a whole number or truth value) and ``timestamp_millis``.
+    ``concat_ws`` (of texts of which one is never null), ``in`` (the value, then the list), ``integer`` (the
+    value, its bits), ``json_object`` (a name before each value; Spark's ``to_json``), ``nullif``,
+    ``octet_length``, ``sha2`` (of 256 bits), ``text`` (of a whole number or truth value) and
+    ``timestamp_millis``.
     """
 
     function: str
@@ -140,6 +141,11 @@ def _coalesce(arguments: Sequence[Any]) -> Any:
     return pc.coalesce(*typed) if typed else arguments[0]
 
 
+def _in(arguments: Sequence[Any]) -> Any:
+    value, *others = arguments
+    return reduce(pc.or_kleene, (pc.equal(value, other) for other in others))
+
+
 def _texts(arguments: Sequence[Any]) -> list[Any]:
     return [pc.cast(each, pa.string()) if pa.types.is_null(each.type) else each for each in arguments]
 
@@ -199,6 +205,7 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     "concat_ws": lambda found: pc.binary_join_element_wise(
         *_texts(found[1:]), found[0], null_handling="skip"
     ),
+    "in": _in,
     "integer": _integer,
     "json_object": _json_object,
     "nullif": _nullif,

@@ -39,6 +39,8 @@ BY_ARROW = [
     "a IN (1, 2, -3)",
     "a NOT IN (1, 2)",
     "b IN (a, 7)",
+    f"a IN ({', '.join(map(str, range(400)))})",
+    "1 IN (1, 2)",
     "a BETWEEN -1 AND 1",
     "a NOT BETWEEN b AND 5",
     "a IS NULL",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from itertools import pairwise
 
 import pyarrow as pa
@@ -42,6 +41,10 @@ _JOINS: dict[type[exp.Expr], str] = {exp.Concat: "concat", exp.ConcatWs: "concat
 _LOGIC: dict[type[exp.Expr], str] = {exp.And: "and_kleene", exp.Or: "or_kleene"}
 
 
+_DEEPEST = 60
+"""Levels of an expression. Python pickles and evaluates it recursively, and fails somewhere beyond 200."""
+
+
 class _UnknownError(Exception):
     """Only Spark evaluates the text."""
 
@@ -71,9 +74,23 @@ def parse_expression(text: str, columns: _Columns, *, is_utf8: bool = True) -> T
     try:
         if _doubles_quotes(text):
             return None
-        return _Parser(columns, is_utf8=is_utf8).parse(sqlglot.parse_one(text, dialect="spark"))
+        found = _Parser(columns, is_utf8=is_utf8).parse(sqlglot.parse_one(text, dialect="spark"))
+        return found if _depth(found[0], {}) <= _DEEPEST else None
     except (SqlglotError, _UnknownError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
         return None  # sqlglot fails in many ways on text that Spark accepts
+
+
+def _depth(expression: ArrowExpression, known: dict[int, int]) -> int:
+    """The levels of an expression.
+
+    Args:
+        known: Those of its parts, by identity, since parts are shared; this function adds them.
+    """
+    if not isinstance(expression, FunctionCall):
+        return 1
+    if id(expression) not in known:
+        known[id(expression)] = 1 + max((_depth(each, known) for each in expression.arguments), default=0)
+    return known[id(expression)]
 
 
 def _doubles_quotes(text: str) -> bool:
@@ -148,8 +165,10 @@ class _Parser:
         return self._typed(tree, ["BOOLEAN"])
 
     def _in(self, value: exp.Expr, given: Sequence[exp.Expr]) -> ArrowExpression:
-        tests = [self._compare("equal", value, each) for each in given]
-        return reduce(lambda left, right: self._call("or_kleene", left, right), tests)
+        """One call, however long the list is."""
+        for each in given:
+            self._compare("equal", value, each)  # whether they can be compared
+        return self._call("in", *(self.parse(each)[0] for each in (value, *given)))
 
     def _compare(self, function: str, left: exp.Expr, right: exp.Expr) -> ArrowExpression:
         """A comparison of whole numbers, or of texts for equality."""
