@@ -93,6 +93,20 @@ def test_computed_time_that_python_cannot_hold_does_not_stop_functions(live: Liv
     assert of_sink in ([1], [3])
 
 
+def test_number_too_large_for_a_time_does_not_stop_an_aggregate(live: Live) -> None:
+    """It is the latest time in the arguments of an aggregate, as in other expressions."""
+    bids, out = live.topic("bids", schema="id BIGINT, at BIGINT"), live.topic("out")
+    flow = Flow("f")
+    last = "max(unix_millis(timestamp_millis(at)))"
+    flow.read("bids", bids).aggregate(by="id", last=last).write("out", out)
+    live.send(bids, {"id": 1, "at": 9_300_000_000_000_000}, {"id": 2, "at": 1_763_776_800_000})
+
+    live.run(flow)
+
+    found = {each["id"]: each["last"] for each in live.values(out)}
+    assert found == {1: 9_223_372_036_854_775, 2: 1_763_776_800_000}
+
+
 def test_texts_of_any_bytes_and_any_length_are_keys(live: Live) -> None:
     """A long key is a digest in ids, and of a map's repeated keys the last counts."""
     bids = live.topic("bids", schema="id BIGINT, hex STRING")

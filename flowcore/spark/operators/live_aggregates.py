@@ -21,7 +21,7 @@ from flowcore.api.operators import Aggregate
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, VALUE, RowKind
-from flowcore.spark.frame.sql import BATCH_CLOCK_MS, literal, quote
+from flowcore.spark.frame.sql import BATCH_CLOCK_MS, literal, quote, saturate_times
 from flowcore.spark.topics import elements
 
 __all__ = ["apply_aggregate"]
@@ -55,7 +55,7 @@ def apply_aggregate(
         for name, now in branch.columns.items()
     ]
     keys = [F.col(quote(column)) for column in node.by]
-    aggregates = [F.expr(expression.text).alias(name) for name, expression in node.aggregates]
+    aggregates = [F.expr(saturate_times(each.text)).alias(name) for name, each in node.aggregates]
     aggregates.append(F.count("*").alias(_inner(_COUNT)))
     key = key_text({name: quote(name) for name in node.by})
     record_id = f"concat_ws(':', {literal(label)}, {key}, {_inner(_COUNT)})"
