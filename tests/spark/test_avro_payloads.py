@@ -10,7 +10,16 @@ from pyspark.sql import SparkSession
 from flowcore import KafkaTopic
 from flowcore.serializers.formats import build_format
 from flowcore.serializers.formats.avro_schemas import avro_schema
-from tests.spark.payloads import EVOLVED_BIDS, decode, encode, evolved_schema, fuzzed, read_payloads
+from tests.spark.payloads import (
+    EVOLVED_BIDS,
+    decode,
+    encode,
+    evolved_schema,
+    frame_of,
+    fuzzed,
+    read_payloads,
+    written,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -59,6 +68,26 @@ def test_avro_decimals_and_blocks_are_read_in_the_encoding_that_spark_writes(liv
 
     assert found == [*rows, None, None, None]
     assert all(decode(topic, bytes.fromhex(each)) for each in others)
+
+
+def test_avro_numbers_with_a_type_that_no_column_has_are_numbers(live: SparkSession) -> None:
+    """Spark has types of nanoseconds, which it does not read, and a property by which it takes another."""
+    kinds: dict[str, dict[str, str]] = {
+        "at": {"logicalType": "timestamp-nanos"},
+        "local": {"logicalType": "local-timestamp-nanos"},
+        "day": {"logicalType": "time-micros"},
+        "length": {"spark.sql.catalyst.type": "interval day to second"},
+    }
+    fields = [{"name": name, "type": {"type": "long", **entry}} for name, entry in kinds.items()]
+    topic = KafkaTopic(
+        "t", format="avro", format_options={"schema": {"type": "record", "name": "Bid", "fields": fields}}
+    )
+    rows = [dict.fromkeys(kinds, 64), dict.fromkeys(kinds, -1)]
+
+    payloads = written(topic, frame_of(live, topic, rows))
+
+    assert payloads == [b"\x80\x01" * len(kinds), b"\x01" * len(kinds)]
+    assert read_payloads(live, topic, payloads) == rows
 
 
 def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkSession) -> None:

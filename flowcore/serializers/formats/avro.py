@@ -17,7 +17,7 @@ from fastavro.validation import validate
 from fastavro.write import LOGICAL_WRITERS
 
 from flowcore.errors import FormatError, SerializationError
-from flowcore.serializers.formats.avro_schemas import avro_schema, check_bounded
+from flowcore.serializers.formats.avro_schemas import avro_schema, check_bounded, plain_schema
 from flowcore.serializers.formats.columns import ColumnDefinitions
 
 __all__ = ["AvroFormat", "ConfluentAvroFormat", "SubjectAvroFormat", "parse_avro"]
@@ -87,7 +87,7 @@ class AvroFormat:
     @property
     def schema_json(self) -> str:
         """The schema as the argument of Spark's ``to_avro`` and ``from_avro``."""
-        return json.dumps(_plain(self.schema))
+        return json.dumps(plain_schema(self.schema))
 
     def encode(self, value: object, /) -> bytes:
         return _write(self.schema, value)
@@ -240,17 +240,3 @@ def _nullable(schema: AvroSchema) -> list[str]:
 
 def _short(error: Exception) -> str:
     return f"{type(error).__name__} {' '.join(str(error).split())}"[:160].strip()
-
-
-def _plain(schema: Any) -> Any:
-    """A parsed schema without the entries that fastavro adds, and without types that no column has.
-
-    Spark reads microseconds of a day as TIME, and the column is declared BIGINT.
-    """
-    if isinstance(schema, Mapping):
-        return {
-            key: _plain(part)
-            for key, part in schema.items()
-            if not str(key).startswith("__") and (key, part) != ("logicalType", "time-micros")
-        }
-    return [_plain(part) for part in schema] if isinstance(schema, list) else schema

@@ -11,7 +11,7 @@ from typing import Any
 from flowcore.errors import FormatError
 from flowcore.serializers.formats.columns import ColumnDefinitions, ValueColumn, parse_columns
 
-__all__ = ["avro_columns", "avro_fields", "avro_schema", "check_bounded"]
+__all__ = ["avro_columns", "avro_fields", "avro_schema", "check_bounded", "plain_schema"]
 
 _TYPES: Mapping[str, Any] = {
     "BOOLEAN": "boolean", "TINYINT": "int", "SMALLINT": "int", "INT": "int", "BIGINT": "long",
@@ -33,6 +33,9 @@ _LOGICAL = {
     "date": "DATE", "timestamp-millis": "TIMESTAMP", "timestamp-micros": "TIMESTAMP",
     "local-timestamp-millis": "TIMESTAMP_NTZ", "local-timestamp-micros": "TIMESTAMP_NTZ",
 }  # fmt: skip
+_TYPED = (*_LOGICAL, "decimal")
+_NOT_AVRO = ("__fastavro_parsed", "__named_schemas", "spark.sql.catalyst.type")
+"""Entries that fastavro adds, and one whose text Spark takes for the type of a number."""
 
 
 def avro_schema(columns: ColumnDefinitions) -> dict[str, Any]:
@@ -82,6 +85,20 @@ def avro_fields(schema: Any) -> Sequence[Mapping[str, Any]]:
         case _:
             msg = f"the Avro schema {str(schema)[:80]!r} is not a record: it has no columns; pass a record"
             raise FormatError(msg)
+
+
+def plain_schema(schema: Any) -> Any:
+    """A parsed schema with what decides the types of `avro_columns`, for Spark.
+
+    Spark has types for more logical types, such as times of day and nanoseconds; their columns are numbers.
+    """
+    if isinstance(schema, Mapping):
+        return {
+            key: part if key == "default" else plain_schema(part)
+            for key, part in schema.items()
+            if key not in _NOT_AVRO and (key != "logicalType" or part in _TYPED)
+        }
+    return [plain_schema(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def check_bounded(schema: Any) -> None:

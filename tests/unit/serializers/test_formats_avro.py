@@ -16,6 +16,7 @@ from flowcore.serializers.formats import (
     AvroFormat,
     ConfluentAvroFormat,
 )
+from flowcore.serializers.formats.avro_schemas import avro_columns
 
 
 def test_avro_takes_a_schema_of_any_shape() -> None:
@@ -94,14 +95,32 @@ def test_avro_gives_spark_the_schema_it_writes_with() -> None:
     }
 
 
-def test_avro_gives_spark_a_time_of_day_as_the_number_that_its_column_is() -> None:
-    """Spark would read a TIME; the format itself keeps the type, by which a registry compares schemas."""
-    micros = {"type": "long", "logicalType": "time-micros"}
-    record = {"type": "record", "name": "r", "fields": [{"name": "at", "type": ["null", micros]}]}
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"logicalType": "time-micros"}, {"logicalType": "timestamp-nanos"}, {"logicalType": "custom-decimal"},
+        {"logicalType": "local-timestamp-nanos"}, {"spark.sql.catalyst.type": "interval day to second"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_avro_gives_spark_a_number_where_its_column_is_one(entry: dict[str, str]) -> None:
+    """Spark would read another type; the format itself keeps it, by which a registry compares schemas."""
+    number = {"type": "long", **entry}
+    record = {"type": "record", "name": "r", "fields": [{"name": "at", "type": ["null", number]}]}
     one = AvroFormat(record)
 
     assert json.loads(one.schema_json)["fields"] == [{"name": "at", "type": ["null", {"type": "long"}]}]
-    assert "time-micros" in str(one.schema)
+    assert avro_columns(one.schema)["at"].type == "BIGINT"
+    assert all(text in str(one.schema) for text in entry.values())
+
+
+def test_avro_gives_spark_defaults_as_they_are() -> None:
+    """A default may have names that mean something in a schema."""
+    default = {"__x": "1", "logicalType": "time-micros", "y": "2"}
+    tags = {"name": "tags", "type": {"type": "map", "values": "string"}, "default": default}
+    one = AvroFormat({"type": "record", "name": "r", "fields": [tags]})
+
+    assert json.loads(one.schema_json) == {"type": "record", "name": "r", "fields": [tags]}
 
 
 def test_avro_reads_other_writers_by_their_number() -> None:
