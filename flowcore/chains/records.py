@@ -23,6 +23,7 @@ from flowcore.serializers.python_values import (
     has_maps,
     require_pairs,
     require_unchanged,
+    to_arrow,
     to_python,
 )
 
@@ -122,11 +123,7 @@ def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
             return f"emits a record without the column {field.name!r}"
         value = record[field.name]
         try:
-            if has_maps(field.type):
-                require_pairs([value], field.type)
-            pa.array([value], type=field.type)
-            if changes_numbers(field.type):
-                require_unchanged([value], field.type)
+            to_arrow([value], field.type)
         except MISFIT_ERRORS as error:
             text = show_safely(repr, value)
             text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -12,10 +12,7 @@ from flowcore.errors import FlowcoreError, FunctionError
 from flowcore.escaping import show_safely
 from flowcore.serializers.python_values import (
     MISFIT_ERRORS,
-    changes_numbers,
-    has_maps,
-    require_pairs,
-    require_unchanged,
+    to_arrow,
 )
 
 __all__ = ["build_columns", "number_repeats", "to_function_error", "wrap_errors"]
@@ -77,7 +74,7 @@ def build_columns(
         FunctionError: A record does not fit the schema.
     """
     try:
-        return [_build_column([record[field.name] for record in records], field.type) for field in schema]
+        return [to_arrow([record[field.name] for record in records], field.type) for field in schema]
     except MISFIT_ERRORS as error:
         wrong = next((record for record in records if not _fits(record, schema)), records[0])
         shown = show_safely(repr, wrong)[:_SHOWN_CHARACTERS]
@@ -90,19 +87,10 @@ def build_columns(
         raise FunctionError(" ".join(msg.split())) from error
 
 
-def _build_column(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
-    if has_maps(kind):
-        require_pairs(values, kind)
-    column: pa.Array[Any] = pa.array(values, kind)
-    if changes_numbers(kind):
-        require_unchanged(values, kind)
-    return column
-
-
 def _fits(record: Any, schema: pa.Schema) -> bool:
     try:
         for field in schema:
-            _build_column([record[field.name]], field.type)
+            to_arrow([record[field.name]], field.type)
     except MISFIT_ERRORS:
         return False
     return True

@@ -22,6 +22,7 @@ __all__ = [
     "has_maps",
     "require_pairs",
     "require_unchanged",
+    "to_arrow",
     "to_python",
     "to_rows",
 ]
@@ -124,6 +125,20 @@ def require_unchanged(values: Iterable[Any], kind: pa.DataType) -> None:
     for value in (value for value in values if isinstance(value, suspect)):
         if reason := _find_loss(value, kind):
             raise ChangedValueError(reason)
+
+
+def to_arrow(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
+    """The values as a column of a type.
+
+    Raises:
+        MISFIT_ERRORS: A value is of another type, or would be changed.
+    """
+    if has_maps(kind):
+        require_pairs(values, kind)
+    column: pa.Array[Any] = pa.array(values, kind)
+    if changes_numbers(kind):
+        require_unchanged(values, kind)
+    return column
 
 
 def _find_loss(value: Any, kind: pa.DataType) -> str:

@@ -17,6 +17,7 @@ from flowcore.escaping import show_safely
 from flowcore.serializers.formats.fixed import FixedFormat
 from flowcore.serializers.formats.protobuf import ProtobufFormat, message_of, row_of_message
 from flowcore.serializers.formats.value_format import ValueFormat
+from flowcore.serializers.python_values import MISFIT_ERRORS, to_arrow
 
 __all__ = ["ArrowFormat", "FixedArrowFormat", "ValueArrowFormat", "arrow_format"]
 
@@ -56,9 +57,10 @@ class ValueArrowFormat:
 
     def decode(self, payloads: Any) -> Any:
         found = [None if data is None else self._row(data) for data in payloads.to_pylist()]
-        if not self._fit(found):
-            found = [row if self._fit([row]) else None for row in found]
-        return pa.array(found, self.rows)
+        try:
+            return to_arrow(found, self.rows)
+        except MISFIT_ERRORS:
+            return to_arrow([row if self._fits(row) else None for row in found], self.rows)
 
     def encode(self, rows: Any) -> Any:
         try:
@@ -78,10 +80,10 @@ class ValueArrowFormat:
         except Exception:  # noqa: BLE001 - a user's format must not fail the other records
             return None
 
-    def _fit(self, rows: list[dict[str, Any] | None]) -> bool:
+    def _fits(self, row: dict[str, Any] | None) -> bool:
         try:
-            pa.array(rows, self.rows)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            to_arrow([row], self.rows)
+        except MISFIT_ERRORS:
             return False
         return True
 

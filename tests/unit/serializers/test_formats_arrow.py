@@ -196,6 +196,44 @@ def test_value_arrow_format_isolates_errors_of_a_format() -> None:
     ]
 
 
+class Given:
+    """A format whose value is a given one if the payload is not empty, else null."""
+
+    name = "given"
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def encode(self, _value: Any, /) -> bytes:
+        """Empty."""
+        return b""
+
+    def decode(self, data: bytes, /) -> Any:
+        """One column."""
+        return {"c": self._value if data else None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.map_(pa.string(), pa.int64()), [None]),
+        (pa.list_(pa.map_(pa.string(), pa.int64())), [{"a": 1}, [("a",)]]),
+        (pa.map_(pa.string(), pa.int64()), 5),
+        (pa.int64(), 1.9),
+        (pa.list_(pa.int64()), [1, 1.9]),
+        (pa.date32(), datetime(2026, 3, 1, 12, 30, tzinfo=UTC)),
+        (pa.date32(), 1.5),
+        (pa.timestamp("us", "UTC"), 5),
+    ],
+    ids=str,
+)
+def test_value_that_arrow_would_change_or_end_with_is_bad(kind: pa.DataType, value: Any) -> None:
+    """Others beside it are read."""
+    form = ValueArrowFormat(Given(value), pa.struct([("c", kind)]))
+
+    assert form.decode(pa.array([b"", b"x", b""])).to_pylist() == [{"c": None}, None, {"c": None}]
+
+
 def test_arrow_format_is_vectorised_where_it_can_be() -> None:
     """The fixed layout is vectorised; other formats are called once per value."""
     assert isinstance(arrow_format(FIXED, BULK.rows), FixedArrowFormat)
