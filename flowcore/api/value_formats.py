@@ -7,7 +7,7 @@ real-time mode does not allow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowcore.api.schema import Column, Schema
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flowcore.serializers.formats import ValueFormat
 
 __all__ = [
+    "SMALLER_THAN_INT",
     "Formatted",
     "asks_registry",
     "check_format",
@@ -30,6 +31,8 @@ __all__ = [
 _NATIVE = ("json", "avro", "avro-confluent", "raw")
 _SHOWN = 300
 """Most characters of a list of columns in an error."""
+SMALLER_THAN_INT = ("TINYINT", "SMALLINT")
+"""Types that Avro does not have: a column of one is a field INT."""
 _RAW_TYPES = ("BINARY", "STRING")
 
 
@@ -202,10 +205,10 @@ def _check_values(topic: Formatted) -> None:
         raise FormatError(msg)
     format_of(topic)
     if "schema" in options or "message" in options:
-        _check_columns(schema, value_columns(topic))
+        _check_columns(schema, value_columns(topic), () if topic.format == "protobuf" else SMALLER_THAN_INT)
 
 
-def _check_columns(schema: Schema, fields: Mapping[str, Column]) -> None:
+def _check_columns(schema: Schema, fields: Mapping[str, Column], as_int: Collection[str]) -> None:
     for column in schema.columns if fields else ():
         if column.name not in fields:
             msg = (
@@ -213,8 +216,8 @@ def _check_columns(schema: Schema, fields: Mapping[str, Column]) -> None:
                 f"{', '.join(fields)[:_SHOWN]}"
             )
             raise FormatError(msg)
-        if column.type != fields[column.name].type:
-            kind = fields[column.name].type
+        kind = fields[column.name].type
+        if column.type != kind and not (kind == "INT" and column.type in as_int):
             msg = (
                 f"column {column.name!r} is declared {column.type} and its field is {kind}: declare it "
                 f"{kind}, and cast it in a select"

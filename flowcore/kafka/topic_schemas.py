@@ -191,6 +191,7 @@ def resolve_sink(topic: KafkaTopic, registry: Registry, *, registers: bool) -> K
                 f"schema-registry.auto.register.schemas to true; the schema is {text}"
             )
             raise RegistryError(msg)
+        _with_ids(topic, registry, {"schema": text, "schema_id": 0})  # refuses before it is there for ever
         number = registry.register(subject, text)
     return _with_ids(topic, registry, {"schema": text, "schema_id": number})
 

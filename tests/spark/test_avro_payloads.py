@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -88,6 +89,36 @@ def test_avro_numbers_with_a_type_that_no_column_has_are_numbers(live: SparkSess
 
     assert payloads == [b"\x80\x01" * len(kinds), b"\x01" * len(kinds)]
     assert read_payloads(live, topic, payloads) == rows
+
+
+def test_number_of_another_writer_that_is_too_large_for_its_column_is_bad(live: SparkSession) -> None:
+    """It is no null, also where the column may be null."""
+    writer = {"type": "record", "name": "Bid", "fields": [{"name": "a", "type": "int"}]}
+    reader = {"type": "record", "name": "Bid", "fields": [{"name": "a", "type": ["null", "int"]}]}
+    options = {"schema": reader, "schema_id": 9, "writers": {7: writer}}
+    topic = KafkaTopic("t", "a TINYINT", format="avro-confluent", format_options=options)
+    old = build_format("avro-confluent", schema=writer, schema_id=7)
+    rows = [{"a": 127}, {"a": 128}]
+
+    found = read_payloads(live, topic, [*map(old.encode, rows), *(encode(topic, row) for row in rows)])
+
+    assert found == [rows[0], None] * 2
+
+
+def test_avro_ints_may_be_smaller_columns(live: SparkSession) -> None:
+    """Of some fields of a schema, in any order; a number that is too large is bad."""
+    kinds: dict[str, Any] = {"b": "int", "more": ["null", "string"], "a": ["null", "int"]}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    schema = {"type": "record", "name": "Bid", "fields": fields}
+    topic = KafkaTopic("t", "a TINYINT, b SMALLINT", format="avro", format_options={"schema": schema})
+    good = [{"a": -128, "b": 32_767}, {"a": None, "b": -1}]
+    bad = [{"a": 128, "b": 0}, {"a": 0, "b": 32_768}]
+
+    payloads = written(topic, frame_of(live, topic, good))
+
+    assert payloads == [encode(topic, row) for row in good]
+    mixed = [*payloads, *(encode(topic, row) for row in bad), encode(topic, {**good[0], "more": "x"})]
+    assert read_payloads(live, topic, mixed) == [*good, None, None, good[0]]
 
 
 def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkSession) -> None:

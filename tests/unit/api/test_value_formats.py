@@ -39,6 +39,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "schema": "id BIGINT",
         "format_options": {"schema": _avro(("name", "string"), ("id", ["null", "long"]))},
     },
+    "avro-of-smaller-columns": {
+        "format": "avro",
+        "schema": "a TINYINT, b SMALLINT",
+        "format_options": {"schema": _avro(("b", "int"), ("a", ["null", "int"]))},
+    },
     "confluent": {"format": "avro-confluent", "schema": "id BIGINT", "format_options": {"schema_id": 1}},
     "protobuf": {"format": "protobuf", "format_options": {"message": Timestamp}},
     "protobuf-of-fewer-columns": {
@@ -99,6 +104,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "protobuf-other-type": (
         {"format": "protobuf", "schema": "nanos BIGINT", "format_options": {"message": Timestamp}},
         "'nanos' is declared BIGINT and its field is INT",
+    ),
+    "protobuf-smaller-type": (
+        {"format": "protobuf", "schema": "nanos SMALLINT", "format_options": {"message": Timestamp}},
+        "'nanos' is declared SMALLINT and its field is INT",
     ),
     "protobuf-nested-in-itself": (
         {"format": "protobuf", "format_options": {"message": DescriptorProto}},

@@ -129,6 +129,19 @@ def test_sink_takes_the_id_of_the_newest_version_with_its_columns() -> None:
     assert resolve_sink(_topic(schema=own), registry, registers=False).format_options["schema_id"] == 11
 
 
+@pytest.mark.parametrize("kind", ["TINYINT", "SMALLINT"])
+def test_column_smaller_than_int_is_a_field_of_avro_s_int(kind: str) -> None:
+    """Of a sink whose schema is registered, and of a source; a wider field is refused."""
+    registry, topic = _Registry(), _topic(f"id {kind}")
+
+    sink = resolve_sink(topic, registry, registers=True)
+
+    assert json.loads(registry.schemas[0])["fields"] == [{"name": "id", "type": ["int", "null"]}]
+    assert (sink.schema, resolve_source(topic, registry).schema) == (topic.schema, topic.schema)
+    with pytest.raises(RegistryError, match=f"'id' is declared {kind} and its field is BIGINT"):
+        resolve_source(topic, _Registry(_schema(ID)))
+
+
 def test_sink_whose_schema_the_rule_refuses_is_refused() -> None:
     """Although schemas may be registered."""
     registry = _Registry(_schema(ID), allows=False)

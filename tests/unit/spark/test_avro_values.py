@@ -34,6 +34,28 @@ def test_a_writer_may_have_fields_for_which_there_is_no_column() -> None:
     assert "`none` IS NULL" not in misfits
 
 
+def test_smaller_columns_are_cast_beside_fields_that_are_no_columns() -> None:
+    """A struct is cast field by field, in the order of the Avro schema."""
+    options = {"schema": _record(b="int", more=["null", "string"], a=["null", "int"])}
+    topic = KafkaTopic("bids", "a TINYINT, b SMALLINT", format="avro", format_options=options)
+
+    found = AvroSql(topic).parse(Schema.parse("a TINYINT, b SMALLINT"), "value")
+
+    assert found.endswith(" AS STRUCT<`b`: SMALLINT, `more`: STRING, `a`: TINYINT>)")
+
+
+def test_number_of_another_writer_that_is_too_large_is_no_null() -> None:
+    """Such a value is not compared with what the column's schema would write."""
+    options = {"schema": _record(a=["null", "int"]), "schema_id": 1, "writers": {2: _record(a="int")}}
+    topic = KafkaTopic("bids", "a TINYINT", format="avro-confluent", format_options=options)
+
+    own, other = AvroSql(topic).misfits(Schema.parse("a TINYINT"), "value")
+
+    assert "IS NOT NULL" not in own
+    assert "OR record.`a` IS NULL AND from_avro(" in other
+    assert other.endswith(".`a` IS NOT NULL)")
+
+
 KIND = {"type": "enum", "name": "K", "symbols": ["A", "B"]}
 POINT = _record(x="int", kind=["null", "K"], label=["string", "null"]) | {"name": "P"}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Schema
-from flowcore.api.value_formats import format_of, value_schema
+from flowcore.api.value_formats import SMALLER_THAN_INT, format_of, value_schema
 from flowcore.errors import FormatError
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_schemas import avro_columns, avro_fields
@@ -27,7 +27,6 @@ __all__ = ["NEW_SCHEMA", "AvroSql"]
 NEW_SCHEMA = " of topic {!r} is not known to this run yet"
 """What Spark's error says, after the id, if a batch has a value of a schema that the run does not know."""
 _HEADER_BYTES = 5
-_SMALL = ("TINYINT", "SMALLINT")
 
 
 class AvroSql:
@@ -46,7 +45,7 @@ class AvroSql:
         A schema id that the run does not know ends the batch, if the registry is to be asked for it.
         """
         if isinstance(self._format, AvroFormat):
-            return _sized(schema, _read(payload, self._text))
+            return self._sized(schema, _read(payload, self._text))
         cases = []
         for number, writer in _writers(self._format):
             value = _read(_body(payload), writer, None if writer == self._text else self._text)
@@ -55,7 +54,17 @@ class AvroSql:
             new = _other_id(payload, {*self._format.writers, *self._format.refused})
             text = f"concat('schema ', {_id(payload)}, {literal(NEW_SCHEMA.format(self._topic.name))})"
             cases.append(f"WHEN {new} THEN raise_error({text})")
-        return _sized(schema, f"CASE {' '.join(cases)} END")
+        return self._sized(schema, f"CASE {' '.join(cases)} END")
+
+    def _sized(self, schema: Schema, value: str) -> str:
+        """Avro has no integer type below INT: a number that is too large for its column becomes null."""
+        small = _small_columns(schema)
+        if not small:
+            return value
+        # A struct is cast field by field, also those that are no columns.
+        kinds = {name: field.type for name, field in avro_columns(self._format.schema).items()} | small
+        fields = ", ".join(f"{quote(name)}: {kind}" for name, kind in kinds.items())
+        return f"try_cast({value} AS STRUCT<{fields}>)"
 
     def misfits(self, schema: Schema, payload: str) -> list[str]:
         """Values that are not the same bytes if they are written again, or that only Spark accepts."""
@@ -68,6 +77,9 @@ class AvroSql:
                 differs = _changes(RECORD, self._text, own, _body(payload))
                 if writer != self._text:
                     differs = _differs_from(writer, self._format.writers[number], _body(payload))
+                    value = _read(_body(payload), writer, self._text)
+                    for name in map(quote, _small_columns(schema)):
+                        differs += f" OR {RECORD}.{name} IS NULL AND {value}.{name} IS NOT NULL"
                 found.append(f"{_header(payload)} = {_header_of(number)} AND ({differs})")
         for column in schema.columns:
             value = f"{RECORD}.{quote(column.name)}"
@@ -140,12 +152,8 @@ def _has_map(schema: Any) -> bool:
     return False
 
 
-def _sized(schema: Schema, value: str) -> str:
-    """Avro has no integer type below INT: a number that is too large for its column becomes null."""
-    if not any(column.type in _SMALL for column in schema.columns):
-        return value
-    fields = ", ".join(f"{quote(column.name)}: {column.type}" for column in schema.columns)
-    return f"try_cast({value} AS STRUCT<{fields}>)"
+def _small_columns(schema: Schema) -> dict[str, str]:
+    return {column.name: column.type for column in schema.columns if column.type in SMALLER_THAN_INT}
 
 
 def _schema_text(schema: Any) -> str:
