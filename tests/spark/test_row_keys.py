@@ -76,6 +76,7 @@ def test_a_value_may_lack_the_columns_of_its_key(session: SparkSession) -> None:
         (b"a", b'{"total": 1.5}'),
         (b'{"shop":"a","day":7}', b'{"total": 1}'),
         (b'{"day":7}', None),
+        (b' {"day": -7, "shop": "5"} ', None),
     ]
 
     assert [*read_live(session, sent[:1], _SHOPS, "shop")] == [("a", 1.5, False)]
@@ -83,6 +84,7 @@ def test_a_value_may_lack_the_columns_of_its_key(session: SparkSession) -> None:
     assert [*read_live(session, sent[1:], "day INT, shop STRING, total DOUBLE", by)] == [
         (7, "a", 1.0, False),
         (7, None, None, True),
+        (-7, "5", None, True),
     ]
 
 
@@ -110,6 +112,16 @@ _BAD: dict[tuple[str, Any], list[tuple[Message, str]]] = {
         ((b"[]", None), _BOTH),
         ((b"", None), _BOTH),
         ((b'{"a":1}', b'{"a":1,"b":2}'), "value b = 2, and in its key null"),
+        ((b'{"a":1,"b":2} x', None), _BOTH),
+        ((b'{"a":1}{"b":2}', None), _BOTH),
+        ((b"{'a':1,'b':2}", None), _BOTH),
+    ],
+    ("a TINYINT, b STRING, c DOUBLE", ("a", "b", "c")): [
+        ((b'{"a":200,"b":"x"}', None), "which is not a JSON object of a TINYINT"),
+        ((b'{"a":1,"b":5}', None), "which is not a JSON object of a TINYINT"),
+        ((b'{"a":1,"b":true}', None), "which is not a JSON object of a TINYINT"),
+        ((b'{"a":1,"b":{"x":1}}', None), "which is not a JSON object of a TINYINT"),
+        ((b'{"a":1,"b":"x","c":NaN}', None), "which is not a JSON object of a TINYINT"),
     ],
     ("a INT NOT NULL, b INT", ("a", "b")): [((b"{}", None), _BOTH)],
     ("at TIMESTAMP, n INT", "at"): [((b"12:30", None), "has the key 12:30, which is not the text of at")],

@@ -1,8 +1,9 @@
 """Kafka keys as columns, for a topic whose records replace earlier ones: the key names the replaced row.
 
 The key has the form that a sink writes (`flowcore.spark.topics.messages.kafka_key`): the text of one column,
-or a JSON object of several, in which null columns are left out. A record without a value deletes its key.
-Everything here is SQL text over the source's columns ``key`` and ``value``.
+or a JSON object of several, in which null columns are left out, and which is read as a JSON value is. A
+record without a value deletes its key. Everything here is SQL text over the source's columns ``key`` and
+``value``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from pyspark.sql import functions as F
 
 from flowcore.api.operators import Read
 from flowcore.api.schema import Column
-from flowcore.spark.frame.sql import STRICT_TIMES, literal, options, quote, struct, visible
-from flowcore.spark.topics.formats.decimal_numbers import is_decimal, short_number, unless_too_long
-from flowcore.spark.topics.formats.json_times import TIME_OF_DAY, misread_times
+from flowcore.spark.frame.sql import literal, quote, struct, visible
+from flowcore.spark.topics.formats.decimal_numbers import is_decimal, short_number
+from flowcore.spark.topics.formats.json_text import object_misfits, parse_object
+from flowcore.spark.topics.formats.json_times import TIME_OF_DAY
 from flowcore.spark.topics.formats.sql_format import RECORD, outside_calendar, spark_type
 
 __all__ = ["IS_TOMBSTONE", "ROW_KEY", "RowKey"]
@@ -27,8 +29,6 @@ ROW_KEY = "_row_key"
 IS_TOMBSTONE = "value IS NULL"
 _TEXT = "CAST(key AS STRING)"
 _SHOWN = 100
-_CORRUPT = "_flowcore_corrupt"
-_OPTIONS = options({"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **STRICT_TIMES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,8 @@ class RowKey:
             (column,) = self.columns
             text = short_number(_TEXT) if is_decimal(column) else "key" if self._is_bytes else _TEXT
             return f"{struct({column.name: f'try_cast({text} AS {column.type})'})} AS {ROW_KEY}"
-        ddl = ", ".join(f"{quote(each.name)} {each.type}" for each in self.columns)
         # Not deterministic, so that Spark does not parse it again in each filter: see `parse_value`.
-        parsed = f"from_json({_TEXT}, {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
-        parsed = unless_too_long(self.columns, _TEXT, parsed)
+        parsed = parse_object(self.columns, "key")
         return f"CASE WHEN spark_partition_id() >= 0 THEN {parsed} END AS {ROW_KEY}"
 
     def unknown_reasons(self) -> Iterator[tuple[str, str]]:
@@ -101,9 +99,8 @@ class RowKey:
         wrong = [] if self._is_bytes else [f"NOT is_valid_utf8({_TEXT})"]
         if len(self.columns) > 1:
             names = f"array({', '.join(map(literal, self.names))})"
-            wrong.append(f"{ROW_KEY} IS NULL OR {ROW_KEY}.{_CORRUPT} IS NOT NULL")
+            wrong = [f"{ROW_KEY} IS NULL", *object_misfits(self.columns, "key", ROW_KEY)]
             wrong.append(f"coalesce(size(array_except(json_object_keys({_TEXT}), {names})), 1) <> 0")
-            wrong += [condition for condition, _ in misread_times(self.columns, _TEXT)]
         elif self.columns[0].type == "TIMESTAMP":
             wrong.append(f"{_TEXT} RLIKE {literal(TIME_OF_DAY)}")
         elif self.columns[0].type == "DATE":

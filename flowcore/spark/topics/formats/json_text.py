@@ -10,15 +10,15 @@ Numbers of DECIMAL fields are checked before Spark reads them (`decimal_numbers`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from flowcore.api.schema import Schema
+from flowcore.api.schema import Column, Schema
 from flowcore.spark.frame.sql import STRICT_TIMES, json_object, literal, options, quote
 from flowcore.spark.topics.formats.decimal_numbers import too_long_numbers, unless_too_long
 from flowcore.spark.topics.formats.json_times import misread_times
 from flowcore.spark.topics.formats.sql_format import RECORD, misfit_text
 
-__all__ = ["JsonSql"]
+__all__ = ["JsonSql", "object_misfits", "parse_object"]
 
 _CORRUPT = "_flowcore_corrupt"
 _OPTIONS = options(
@@ -40,36 +40,11 @@ class JsonSql:
 
     def parse(self, schema: Schema, payload: str) -> str:
         """The fields as a struct and, if the payload does not fit, its text."""
-        ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in schema.columns)
-        text = f"CAST({payload} AS STRING)"
-        parsed = f"from_json({text}, {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
-        return unless_too_long(schema.columns, text, parsed)
+        return parse_object(schema.columns, payload)
 
     def misfits(self, schema: Schema, payload: str) -> list[str]:
         """Payloads with other text than one object, and fields of another type."""
-        text = f"CAST({payload} AS STRING)"
-        found = [
-            f"{RECORD}.{_CORRUPT} IS NOT NULL",
-            # Spark replaces bytes that are not UTF-8 by other characters.
-            f"NOT is_valid_utf8({text})",
-            _is_followed(payload, text),
-        ]
-        for column in schema.columns:
-            field = f"{RECORD}.{quote(column.name)}"
-            if column.type == "STRING":
-                plain = _stands_plainly(column.name, field, payload, text)
-                no_text = (
-                    f"{_may_not_be_text(field)} AND NOT {plain} AND {_kind(column.name, text)} <> 'STRING'"
-                )
-                found.append(f"({no_text})")
-            elif column.type in ("FLOAT", "DOUBLE"):
-                infinite = f"(isnan({field}) OR abs({field}) = double('Infinity'))"
-                word = f"CAST({_field(column.name, text)} AS STRING)"
-                no_word = f"{_kind(column.name, text)} <> 'STRING' OR {word} NOT IN ({_NOT_FINITE})"
-                found.append(f"({infinite} AND ({no_word}))")
-            elif column.type == "TINYINT":
-                found.append(f"({_is_wrapped(column.name, field, text)})")
-        return found + [condition for condition, _ in misread_times(schema.columns, text)]
+        return object_misfits(schema.columns, payload, RECORD)
 
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:
         """Text that is not one object, and each field that is not a value of its column's type."""
@@ -101,6 +76,39 @@ class JsonSql:
     def write(self, columns: Mapping[str, str]) -> str:
         """One object; null fields are left out."""
         return f"CAST({json_object(columns)} AS BINARY)"
+
+
+def parse_object(columns: Sequence[Column], payload: str) -> str:
+    """A JSON object as a struct of columns and, if it does not fit, of its text; SQL text."""
+    ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in columns)
+    text = f"CAST({payload} AS STRING)"
+    parsed = f"from_json({text}, {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
+    return unless_too_long(columns, text, parsed)
+
+
+def object_misfits(columns: Sequence[Column], payload: str, record: str) -> list[str]:
+    """When ``record``, which `parse_object` made of a payload, has values that it does not hold; SQL text."""
+    text = f"CAST({payload} AS STRING)"
+    found = [
+        f"{record}.{_CORRUPT} IS NOT NULL",
+        # Spark replaces bytes that are not UTF-8 by other characters.
+        f"NOT is_valid_utf8({text})",
+        _is_followed(payload, text),
+    ]
+    for column in columns:
+        field = f"{record}.{quote(column.name)}"
+        if column.type == "STRING":
+            plain = _stands_plainly(column.name, field, payload, text)
+            no_text = f"{_may_not_be_text(field)} AND NOT {plain} AND {_kind(column.name, text)} <> 'STRING'"
+            found.append(f"({no_text})")
+        elif column.type in ("FLOAT", "DOUBLE"):
+            infinite = f"(isnan({field}) OR abs({field}) = double('Infinity'))"
+            word = f"CAST({_field(column.name, text)} AS STRING)"
+            no_word = f"{_kind(column.name, text)} <> 'STRING' OR {word} NOT IN ({_NOT_FINITE})"
+            found.append(f"({infinite} AND ({no_word}))")
+        elif column.type == "TINYINT":
+            found.append(f"({_is_wrapped(column.name, field, text)})")
+    return found + [condition for condition, _ in misread_times(columns, text)]
 
 
 def _is_wrapped(name: str, field: str, text: str) -> str:
