@@ -17,9 +17,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flowcore.errors import SerializationError
 from flowcore.serializers.formats.columns import ValueColumn
+from flowcore.serializers.formats.json_limits import exceeds_limits, is_short
 from flowcore.serializers.formats.json_text import JsonFormat
 
 __all__ = ["JsonArrowFormat"]
@@ -63,7 +65,7 @@ class JsonArrowFormat:
             used: The names of the columns that are read; None for all. The others only have to fit.
         """
         columns, given = self.value_format.columns, payloads.to_pylist()
-        rows, refused = _decode(columns, given, is_text=_is_text(payloads))
+        rows, refused = _decode(columns, given, is_good=_is_text(payloads) and _is_limited(payloads, given))
         is_value = np.ones(len(rows), np.bool_)
         for place in refused:
             rows[place] = self._read_one(given[place])
@@ -123,14 +125,22 @@ def _is_text(payloads: pa.Array[Any]) -> bool:
     return True
 
 
+def _is_limited(payloads: Any, given: list[bytes | None]) -> bool:
+    """Whether no payload exceeds the limits of JSON, which the decoder does not have."""
+    longest: Any = pc.max(pc.binary_length(payloads))
+    return is_short(longest.as_py() or 0) or not any(
+        data is not None and exceeds_limits(data) for data in given
+    )
+
+
 def _decode(
-    columns: tuple[ValueColumn, ...], payloads: list[bytes | None], *, is_text: bool
+    columns: tuple[ValueColumn, ...], payloads: list[bytes | None], *, is_good: bool
 ) -> tuple[list[_Row | None], list[int]]:
     """The row of each payload, None if the decoder does not take it; the places of those."""
     if not all(map(_is_named, columns)):
         return [None] * len(payloads), [*range(len(payloads))]
     decode: Callable[[Any], _Row] = _decoder(columns)
-    if is_text:
+    if is_good:
         try:
             return list(map(decode, payloads)), []
         except (ValueError, TypeError, RecursionError):
@@ -141,7 +151,7 @@ def _decode(
 
 def _decode_one(decode: Callable[[bytes], _Row], payload: bytes | None) -> _Row | None:
     try:
-        if payload is not None:
+        if payload is not None and not exceeds_limits(payload):
             payload.decode()  # the decoder skips texts of fields that are no columns
             return decode(payload)
     except (ValueError, TypeError, RecursionError):

@@ -22,6 +22,7 @@ from flowcore.serializers.formats.columns import (
     parse_columns,
     row_of,
 )
+from flowcore.serializers.formats.json_limits import MOST_DIGITS, MOST_LEVELS, exceeds_limits
 
 __all__ = ["JsonFormat"]
 
@@ -50,7 +51,8 @@ class JsonFormat:
     """Dictionaries of columns to JSON objects and back.
 
     `decode` ignores fields that are not columns, also a bare ``NaN`` there; a nullable column may be missing.
-    It refuses a field of another type, text after the object, and bytes that are not JSON in UTF-8.
+    It refuses a field of another type, text after the object, bytes that are not JSON in UTF-8, and what
+    exceeds the limits of `json_limits`.
 
     >>> JsonFormat.of([("id", "BIGINT"), ("name", "STRING")]).encode({"id": 1, "name": "ż"}).decode()
     '{"id":1,"name":"ż"}'
@@ -83,6 +85,13 @@ class JsonFormat:
 
     def decode(self, data: bytes, /) -> dict[str, Any]:
         """The columns of one object, None for missing ones."""
+        if exceeds_limits(data):
+            msg = (
+                f"{len(data)} bytes of JSON have a number of more than {MOST_DIGITS:,} digits, or more than "
+                f"{MOST_LEVELS} levels of arrays and objects: not every reader would take them; send numbers "
+                "as text, and flat objects"
+            )
+            raise SerializationError(msg)
         try:
             found = json.loads(data.decode(), parse_constant=_Constant, object_pairs_hook=_Object)
         except (ValueError, RecursionError) as error:

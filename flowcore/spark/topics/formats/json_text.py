@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from flowcore.api.schema import Column, Schema
+from flowcore.serializers.formats.json_limits import MOST_DIGITS, MOST_LEVELS
 from flowcore.spark.frame.sql import STRICT_TIMES, json_object, literal, options, quote
 from flowcore.spark.topics.formats.decimal_numbers import too_long_numbers, unless_too_long
 from flowcore.spark.topics.formats.json_times import misread_times
@@ -26,6 +27,8 @@ _OPTIONS = options(
         "mode": "PERMISSIVE",
         "allowSingleQuotes": "false",
         "columnNameOfCorruptRecord": _CORRUPT,
+        "maxNestingDepth": str(MOST_LEVELS),
+        "maxNumLen": str(MOST_DIGITS),
         **STRICT_TIMES,
     }
 )
