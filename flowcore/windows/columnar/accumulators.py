@@ -111,18 +111,17 @@ class Accumulator:
             return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, self.identity)
         return values
 
-    def running(self, values: _Numbers, groups: Ints) -> _Numbers:
-        """Return the value after each record, over the records of the same group so far."""
-        if self.floating and not np.isfinite(values).all():  # pandas skips infinities and not-a-number
-            last: dict[int, Any] = {}
-            one_by_one = np.empty_like(values)
-            for position, (value, group) in enumerate(zip(values, groups.tolist(), strict=True)):
-                last[group] = self.combine(last[group], value) if group in last else value
-                one_by_one[position] = last[group]
-            return one_by_one
+    def running(self, values: _Numbers, groups: Ints, before: _Numbers) -> _Numbers:
+        """Return the value after each record: that of its group before, with the group's records so far."""
+        if self.floating:  # pandas corrects its sums, as the state does not, and skips infinities
+            totals, found = before.tolist(), []
+            for value, group in zip(values.tolist(), groups.tolist(), strict=True):
+                totals[group] = self.combine_numbers(totals[group], value)
+                found.append(totals[group])
+            return np.array(found, self.dtype)
         grouped = pd.Series(values).groupby(groups, sort=False)
         name = f"cum{self.kind}" if self.kind in ("min", "max") else "cumsum"
-        running: _Numbers = getattr(grouped, name)().to_numpy()
+        running: _Numbers = self.combine(before[groups], getattr(grouped, name)().to_numpy())
         return running
 
 

@@ -159,10 +159,10 @@ class SlidingGroup(ColumnarGroup):
             fired = before[self._accumulators[0]][mine] > 0
             firings[mine] = np.where(known, table.values(positions)[_FIRINGS], fired)
             table.combine(_FIRINGS, positions, firings[mine] + records_of_pair[mine])
-        values = {}
-        for each in self._accumulators:
-            running = each.running(each.values_of(rows)[record], groups)
-            values[each] = each.combine(before[each][groups], running)
+        values = {
+            each: each.running(each.values_of(rows)[record], groups, before[each])
+            for each in self._accumulators
+        }
         self._writer(out).emit_windows(
             [self._grid.window(each) for each in windows.tolist()], which,
             take_rows(columns, record), values,
