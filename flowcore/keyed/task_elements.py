@@ -2,7 +2,8 @@
 
 Each key group gets a copy of them, so a flood of forged elements must not pass. Elements of senders that do
 not count are left out here. Of too many elements of a partition, only the last of each sender and kind are
-sent: a watermark that takes effect later makes no record late.
+sent, and the first status that makes the sender active: a watermark that takes effect later, or a channel
+that is active for longer, makes no record late.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcore.channels import MOST_SENDERS, channel_name
-from flowcore.elements import StreamElement, Watermark
+from flowcore.elements import StreamElement, Watermark, WatermarkStatus
 from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.offset_files import OffsetFiles
 
@@ -100,10 +101,13 @@ class TaskElements:
     _latest: dict[tuple[str, str, str, type[StreamElement[Any]]], ControlElement] = field(
         default_factory=dict
     )
+    _activated: dict[tuple[str, str, str], ControlElement] = field(default_factory=dict)
+    """By sender, the first status that makes it active, if a later status has replaced it."""
     _senders: dict[Channel, _Senders] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[ControlElement]:
         yield from self._kept
+        yield from self._activated.values()
         yield from self._latest.values()
 
     def __bool__(self) -> bool:
@@ -128,6 +132,8 @@ class TaskElements:
         before = self._latest.get(key)
         if before is None or not _is_outdated(element.element, before.element):
             self._latest[key] = element
+        if before is not None and before.element == WatermarkStatus(idle=False):
+            self._activated.setdefault((*channel, element.sender), before)
 
     def write(self) -> None:
         """Keep the senders for later batches."""

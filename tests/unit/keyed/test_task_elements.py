@@ -18,6 +18,8 @@ from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.task_elements import SenderFiles, count_ignored
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import RawFormat
+from flowcore.watermarks.merge import PartitionWatermark
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 Sent = tuple[str, StreamElement[Any]]
@@ -105,3 +107,29 @@ def test_too_many_elements_of_a_sender_become_the_last_of_each_kind(tmp_path: Pa
     places = [at for _, at in control.places["bids"]]
     assert places[:3] == [0, 1, 2]
     assert places[-2:] == [49_999, 50_002]
+
+
+@pytest.mark.parametrize("statuses", [1, 3])
+@pytest.mark.parametrize("many", [100, 50_000])
+def test_an_idle_sender_that_becomes_active_among_too_many_elements_holds_event_time(
+    tmp_path: Path, many: int, statuses: int
+) -> None:
+    """Its records would be late if only its last status arrived, which is idle."""
+    active, idle = WatermarkStatus(idle=False), WatermarkStatus(idle=True)
+    sent: list[Sent] = [("a", Watermark(1000 + number)) for number in range(many)]
+    sent += [
+        ("c", active),
+        ("c", Watermark(599)),
+        *[("c", idle), ("c", active)] * (statuses - 1),
+        ("c", idle),
+    ]
+    control, _ = _control(tmp_path, sent, 0)
+    progress = WatermarkProgress({"bids": WatermarkSource(None, ())})
+    channels = {"3/a": PartitionWatermark(500), "3/c": PartitionWatermark(500, idle=True)}
+    progress._sources["bids"].merged.merge(channels)
+    progress.emit()
+
+    (source, number, emitted), *_ = progress.follow(control.arrivals, {})
+
+    assert emitted == (Watermark(599),)
+    assert control.place(source, number)[1] == many + 1

@@ -64,7 +64,7 @@ class Running:
 def test_elements_whose_state_was_not_saved_are_sent_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the disk is full nothing is sent; then the latest of each kind. The log has their begin and end."""
+    """While the disk is full nothing is sent; then the latest of each kind. The log has both ends."""
     flow = Flow("f")
     bids = KafkaTopic("bids", schema="id BIGINT", event_time="id", watermark=monotonous())
     flow.read("bids", bids).write("out", KafkaTopic("out", elements="tagged"))
