@@ -211,18 +211,24 @@ class GeneratedWatermarks:
             "merged": self.merged.snapshot(),
             "senders": self._senders.snapshot() if len(self._senders.merged) else None,
             "newest_ms": encode_times(self._newest_ms),
+            "delayed": self._is_delayed,
             "active": np.flatnonzero(self._active).tolist(),
             "quiet_ms": "" if self._strategy.idle_after_ms is None else encode_times(self._quiet_ms),
             "idle_period": None if self._idle_period is None else asdict(self._idle_period),
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Apply a `snapshot`; partitions that are not part of it hold the watermark."""
+        """Apply a `snapshot`; partitions that are not part of it hold the watermark.
+
+        If the newest times had another meaning, watermarks stay until the strategy gives higher ones.
+        """
         names = self.merged.names
         self.merged = MergedWatermark.from_snapshot(kept["merged"])
         if kept.get("senders"):
             self._senders.restore(kept["senders"])
         self._newest_ms = decode_times(kept["newest_ms"])
+        if kept.get("delayed", self._is_delayed) != self._is_delayed:
+            self._newest_ms[:] = MIN_TIMESTAMP_MS
         self._quiet_ms = np.full(len(self.merged), _NOT_QUIET, np.int64)
         if kept["quiet_ms"]:
             self._quiet_ms = decode_times(kept["quiet_ms"])
@@ -230,6 +236,11 @@ class GeneratedWatermarks:
         self._active[kept["active"]] = True
         self._idle_period = None if kept["idle_period"] is None else IdlePeriod(**kept["idle_period"])
         self._numbers(names)
+
+    @property
+    def _is_delayed(self) -> bool:
+        """Whether the newest times are timestamps, of which watermarks follow, and not watermarks."""
+        return isinstance(self._strategy.generator, BoundedOutOfOrderness)
 
     def _numbers(self, partitions: tuple[str, ...]) -> npt.NDArray[np.intp]:
         found = self.merged.ensure_channels(partitions)

@@ -12,6 +12,7 @@ from flowcore.watermarks import (
     bounded_out_of_orderness,
     monotonous,
     no_watermarks,
+    periodic,
     punctuated,
 )
 from flowcore.watermarks.generated import NewestTimes
@@ -243,6 +244,36 @@ def test_time_outs_of_partitions_begin_anew_after_a_restart() -> None:
     after.take("s", NewestTimes.of({"0": 200}))
 
     assert [after.poll(now_ms) for now_ms in (1_000, 1_005)] == [(Watermark(49),), ()]
+
+
+@pytest.mark.parametrize(
+    "changed", [punctuated("kind = 'end'"), periodic("ms"), periodic(max), no_watermarks()], ids=str
+)
+def test_another_strategy_keeps_the_watermark_until_it_gives_a_higher_one(changed: WatermarkStrategy) -> None:
+    """The newest timestamp of the strategy before is not a watermark."""
+    query = progress(1, s=bounded_out_of_orderness(timedelta(seconds=1)))
+    query.take("s", NewestTimes.of({"0": 5_000}))
+    assert query.poll(0) == (Watermark(3_999),)
+
+    after = restarted(query, 1, s=changed)
+
+    assert (after.poll(0), after.watermark_ms) == ((), 3_999)
+    after.take("s", NewestTimes.of({"0": 4_500}))
+    after.poll(0)
+    assert after.watermark_ms == (4_500 if changed.generates else 3_999)
+
+
+def test_a_shorter_delay_counts_at_once() -> None:
+    """The newest timestamps are known, also of state that does not say that they are timestamps."""
+    query = progress(1, s=bounded_out_of_orderness(timedelta(seconds=1)))
+    query.take("s", NewestTimes.of({"0": 5_000}))
+    query.poll(0)
+    kept = query.snapshot()
+    del kept["sources"]["s"]["delayed"]
+    after = progress(1, s=monotonous())
+    after.restore(kept)
+
+    assert after.poll(0) == (Watermark(4_999),)
 
 
 def test_partitions_that_were_added_hold_the_watermark_after_a_restart() -> None:
