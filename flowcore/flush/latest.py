@@ -71,11 +71,14 @@ class LatestRecords:
 
         Args:
             rows: At least one row.
-            most: How many keys there may be, > 0; there are fewer now.
+            most: How many keys there may be, > 0. If there are as many already, since a buffer with more room
+                was restored, one can be added.
         """
         if self._logged + rows.num_rows < most:
             return rows.num_rows
         present = self.rows()
+        if present.num_rows >= most:
+            return 1
         rows = rows.slice(0, max(_ROWS_PER_PROBE, 2 * most))
         both = concat_batches([present, rows])
         first = factorize_keys(self._key_columns(both), both.num_rows).first

@@ -125,6 +125,25 @@ def test_buffer_in_backlog_is_flushed_when_it_is_full() -> None:
     assert group.step([("b", 2, None)], 20_000) == [Record(("a", 1), None), Record(("b", 2), None)]
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 9])
+def test_restored_buffer_that_is_full_is_flushed_with_the_next_record(most: int) -> None:
+    """Its capacity may be smaller than before, or shared by more key groups."""
+    before = RecordBuffer[Any, Any](BufferOutput(interval_ms=1_000), 5_000)
+    group = Worker(buffers(BufferOutput(interval_ms=1_000), 400), workers=2)
+    first: list[Item] = [(key, 1, None) for key in "abcda"]
+    assert group.step(first, 5_000) == purely(before, first, 5_000) == []
+
+    smaller = BufferOutput(interval_ms=1_000, memory_buffer_only=True, max_entries=most)
+    after = RecordBuffer[Any, Any](smaller)
+    after.restore(before.snapshot())
+    restored = Worker(buffers(smaller, 400))
+    restored.store = group.store
+
+    for now_ms, keys in enumerate(["bx", "xyzxyzab"], 5_001):
+        items: list[Item] = [(key, now_ms, None) for key in keys]
+        assert restored.step(items, now_ms) == purely(after, items, now_ms)
+
+
 def test_buffer_of_a_slice_in_backlog_waits_for_its_end() -> None:
     """A slice emits when it has read all input; then nothing is buffered."""
     group = Worker(buffers(BufferOutput(interval_ms=1_000), None))
