@@ -173,7 +173,7 @@ class MapState(_State, MutableMapping[Any, Any]):
             del cell[key]
 
     def __contains__(self, key: object) -> bool:
-        return _own(key) in self._cell()
+        return self._read(_own(key)) is not None
 
     def __iter__(self) -> Iterator[Any]:
         return iter(tuple(self._cell()))

@@ -180,6 +180,25 @@ def test_reading_lets_an_entry_live_on_only_if_asked_for(ttl_update: str, left: 
     assert _do(harness, "a", _all) == left
 
 
+@pytest.mark.parametrize(
+    "look_up",
+    [lambda f, _: "x" in f.map, lambda f, _: f.map.get("x") is not None, lambda f, _: "x" in f.map.keys()],  # noqa: SIM118
+    ids=["in", "get", "in keys"],
+)
+@pytest.mark.parametrize("ttl_update", ["write", "read"])
+def test_looking_for_a_key_reads_its_entry(ttl_update: str, look_up: Step) -> None:
+    """As in Flink, where a lookup of a key renews its time to live."""
+    harness = ProcessHarness(Scripted(ttl=SECOND, ttl_update=ttl_update))
+    assert _do(harness, "a", look_up) is False
+    _do(harness, "a", _fill)
+    found = []
+    for now_ms in (600, 1200, 1800, 2800):
+        harness.move_clock(now_ms)
+        found.append(_do(harness, "a", look_up))
+
+    assert found == ([True, False, False, False] if ttl_update == "write" else [True, True, True, False])
+
+
 def test_entries_of_lists_and_maps_expire_one_by_one() -> None:
     """An entry that is written again gets a new time to live."""
     harness = ProcessHarness(Scripted(ttl=SECOND))
