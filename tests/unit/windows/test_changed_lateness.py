@@ -130,15 +130,32 @@ def test_all_windows_agree_on_what_has_ended(
                 group.start(argument)
             harness.config = replace(harness.config, allowed_lateness_ms=argument)
             harness.restart()
-        if action != "in":
-            # Sessions that a shorter lateness ends are there until the next watermark.
-            watermark_ms += argument if action == "watermark" else 1
+            continue
+        else:
+            watermark_ms += argument
             found = [(group.watermark(watermark_ms), []) for group in groups]
             harness.watermark(watermark_ms)
         assert found[0] == found[1]
         for _, _, start_ms, firing, _ in found[0][0].elements():
             assert isinstance(assigner, SessionWindows) or (start_ms, firing) not in seen
             seen.add((start_ms, firing))
+
+
+@pytest.mark.parametrize("how", ["delta", "snapshot"])
+@pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
+def test_a_session_that_a_shorter_lateness_has_ended_gets_no_more_records(operator: Any, how: str) -> None:
+    """Although it is there until the next watermark: it would emit again, with more records."""
+    windows = Stored(operator(config_of(SessionWindows(30), 100)), how)
+    windows.feed(0)
+    assert windows.watermark(50) == Counter({("a", 1, 0, 1, False): 1})
+
+    windows.start(lateness_ms=0)
+
+    assert windows.feed(30) == (Counter(), [])
+    assert windows.feed(10) == (Counter(), [])
+    windows.start(lateness_ms=0)
+    assert windows.feed(29) == (Counter(), [])
+    assert windows.watermark(59) == Counter({("a", 3, 10, 1, False): 1})
 
 
 def test_sessions_that_have_ended_are_not_shown() -> None:
