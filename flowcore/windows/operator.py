@@ -137,10 +137,8 @@ class WindowOperator:
         if not self.config.assigner.merging:
             late = self._is_late(state, window.last_ms)
             return None if late else open_pane(self.config, state, key, key_state, window)
-        live = {
-            each: kept for each, kept in key_state.windows.items() if not self._is_late(state, each.last_ms)
-        }
-        merge = plan_merge(live, window)
+        ended_ms = self.ended_ms(state) if self.config.has_lateness else MIN_TIMESTAMP_MS - 1
+        merge = plan_merge(key_state.touched(window, ended_ms), window)
         if self._is_late(state, merge.window.last_ms):
             return None
         return merge_panes(self.config, state, key, key_state, merge)

@@ -123,7 +123,7 @@ class OpenPane:
 
     def delete(self) -> None:
         """Delete the window; a time to live is that of the key's state, too."""
-        del self.key_state.panes[self.key_state.windows.pop(self.window)]
+        self.key_state.delete(self.window)
         if self._config.ttl_ms is not None:
             self.key_state.own = {}
 
@@ -162,6 +162,7 @@ def merge_panes(
     config: WindowConfig, state: WindowState, key: Any, key_state: KeyState, merge: Merge
 ) -> OpenPane:
     """Open a window after merging the windows that it consists of."""
+    key_state.replace_touched(merge.window)
     if not merge.merged:
         return open_pane(config, state, key, key_state, merge.window)
     for window in merge.merged:

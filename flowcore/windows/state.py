@@ -6,7 +6,9 @@ except the timer queues, which follow from the rest.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from flowcore.elements import MIN_TIMESTAMP_MS
@@ -148,15 +150,38 @@ class KeyState:
         windows: The state window of each live window; the window itself where windows do not merge.
         panes: State of its windows, by state window.
         own: The process function's state of this key.
+        sessions: The live windows by time, where they merge and none touches another one; None before a
+            record looks for those that it touches. Windows that ended by a restart are not in it.
     """
 
     windows: dict[TimeWindow, TimeWindow] = field(default_factory=dict)
     panes: dict[TimeWindow, Pane] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict)
+    sessions: list[TimeWindow] | None = field(default=None, compare=False, repr=False)
 
     @property
     def empty(self) -> bool:
         return not self.windows and not self.own
+
+    def touched(self, window: TimeWindow, ended_ms: int) -> dict[TimeWindow, TimeWindow]:
+        """The state windows of the sessions that a window touches, without those that have ended."""
+        if self.sessions is None:
+            self.sessions = sorted(each for each in self.windows if each.last_ms > ended_ms)
+        touched = self.sessions[_touched(self.sessions, window)]
+        return {each: self.windows[each] for each in touched}
+
+    def replace_touched(self, window: TimeWindow) -> None:
+        """Put a session in the place of those that it touches, after they were merged."""
+        if self.sessions is not None:
+            self.sessions[_touched(self.sessions, window)] = [window]
+
+    def delete(self, window: TimeWindow) -> None:
+        """Delete a window and its state."""
+        del self.panes[self.windows.pop(window)]
+        if self.sessions is not None:
+            touched = _touched(self.sessions, window)
+            if self.sessions[touched] == [window]:  # it may have ended before
+                del self.sessions[touched]
 
 
 @dataclass(slots=True)
@@ -181,3 +206,12 @@ class WindowState:
 
     def timers(self, time: Literal["event", "processing"]) -> TimerQueue[WindowTimer]:
         return self.event_timers if time == "event" else self.processing_timers
+
+
+_START, _END = attrgetter("start_ms"), attrgetter("end_ms")
+
+
+def _touched(sessions: list[TimeWindow], window: TimeWindow) -> slice:
+    """The places of the sessions that a window touches."""
+    first = bisect_left(sessions, window.start_ms, key=_END)
+    return slice(first, bisect_right(sessions, window.end_ms, lo=first, key=_START))

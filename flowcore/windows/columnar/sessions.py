@@ -8,9 +8,11 @@ number of each.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -111,16 +113,15 @@ def merge_in_order(
     accumulators = tuple(present.accumulated)
     combines = [each.combine_numbers for each in accumulators]
     by_owner: dict[int, list[list[Any]]] = {}
-    for session in present.to_rows():
+    for session in present.take(np.lexsort((present.start, present.owner))).to_rows():
         by_owner.setdefault(session[_OWNER], []).append(session)
     fired: list[list[Any]] = []
     late: list[int] = []
     for place, (new, is_old) in enumerate(zip(runs.to_rows(), old.tolist(), strict=True)):
-        near: list[list[Any]] = []
-        apart: list[list[Any]] = []
-        for session in by_owner.get(new[_OWNER], ()):
-            touches = session[_START] <= new[_LAST] + 1 and new[_START] <= session[_LAST] + 1
-            (near if touches else apart).append(session)
+        own = by_owner.setdefault(new[_OWNER], [])  # by time, and none touches another one
+        first = bisect_left(own, new[_START] - 1, key=itemgetter(_LAST))
+        touched = slice(first, bisect_right(own, new[_LAST] + 1, lo=first, key=itemgetter(_START)))
+        near = own[touched]
         last_ms = max([new[_LAST], *(session[_LAST] for session in near)])
         if is_old and last_ms <= ended_ms:
             late.append(place)
@@ -131,7 +132,7 @@ def merge_in_order(
             for position, combine in enumerate(combines, _ACCUMULATORS):
                 new[position] = combine(session[position], new[position])
         new[_LAST] = last_ms
-        by_owner[new[_OWNER]] = [*apart, new]
+        own[touched] = [new]
         if is_old and last_ms <= watermark_ms:
             new[_FIRINGS] += 1
             fired.append(list(new))

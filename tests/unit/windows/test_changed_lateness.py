@@ -121,16 +121,16 @@ def test_all_windows_agree_on_what_has_ended(
     seen: set[tuple[int, int]] = set()
     for action, argument in history:
         found: list[tuple[Counter[Result], list[int]]] = []
-        if action == "in":
-            found = [group.feed(*argument) for group in groups]
-            feed = harness.feed(*(("a", {"v": 1}, time_ms) for time_ms in argument))
-            assert [each.timestamp_ms for each in feed.late] == found[0][1]
-        elif action == "lateness":
+        if action == "lateness":
             for group in groups:
                 group.start(argument)
             harness.config = replace(harness.config, allowed_lateness_ms=argument)
             harness.restart()
             continue
+        if action == "in":
+            found = [group.feed(*argument) for group in groups]
+            feed = harness.feed(*(("a", {"v": 1}, time_ms) for time_ms in argument))
+            assert [each.timestamp_ms for each in feed.late] == found[0][1]
         else:
             watermark_ms += argument
             found = [(group.watermark(watermark_ms), []) for group in groups]

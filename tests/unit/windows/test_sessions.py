@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from flowcore.windows import Emissions, SessionWindows
 from flowcore.windows.triggers import Count
+from flowcore.windows.window import TimeWindow
 from tests.unit.windows.harnesses import MAX, harness_of, values_of
 
 
@@ -81,3 +86,29 @@ def test_merged_counts_emit_with_the_next_record_only() -> None:
     assert values_of(harness.feed(("a", 5, 8))) == [[1, 2, 3, 4, 5]]
     assert values_of(harness.feed(("a", 6, 8), ("a", 7, 8), ("a", 8, 8))) == []
     assert values_of(harness.feed(("a", 9, 8))) == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
+
+
+def test_a_record_does_not_look_at_sessions_that_it_does_not_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key may have thousands of them; the state is found again after a restart."""
+    compared = 0
+    touches = TimeWindow.touches
+
+    def counting(window: TimeWindow, other: TimeWindow) -> bool:
+        nonlocal compared
+        compared += 1
+        return touches(window, other)
+
+    monkeypatch.setattr(TimeWindow, "touches", counting)
+    harness, times_ms = harness_of(SessionWindows(10)), [*range(0, 40_000, 20)]
+    random.Random(7).shuffle(times_ms)  # noqa: S311 - no secret
+    harness.feed(*(("a", time_ms, time_ms) for time_ms in times_ms))
+    harness.watermark(2_000)
+    harness.restart()
+    harness.feed(*(("a", 1, time_ms + 5) for time_ms in times_ms if time_ms > 20_000), ("a", 2, 10_010))
+
+    assert compared < 20_000
+    assert len(harness.results) == 100
+    ended = harness.end_of_input().results
+    assert len(ended) == 2_000 - 100 - 1
+    values = {result.window_start_ms: result.value for result in ended}
+    assert [values[start_ms] for start_ms in (10_000, 30_000)] == [[10_000, 10_020, 2], [30_000, 1]]
