@@ -27,6 +27,7 @@ from flowcore.keyed.columns import concat_batches, timestamps_of
 from flowcore.keyed.key_index import Ints, factorize_keys
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import LATE, RESULTS
+from flowcore.sorting.waiting_rows import WaitingRows
 
 __all__ = ["Sorting", "SortingGroup"]
 
@@ -89,8 +90,8 @@ class SortingGroup(KeyGroup):
         self._schema = config.stored
         self._watermark_ms = MIN_TIMESTAMP_MS
         self._next_id = self._first_unsaved = 0
-        self._waiting: list[pa.RecordBatch] = []
-        """The records above the watermark, in order of their ids, which is that of arrival."""
+        self._waiting = WaitingRows(_TIME)
+        """The records above the watermark; their ids are in order of arrival."""
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Keep the records that are not late."""
@@ -103,7 +104,7 @@ class SortingGroup(KeyGroup):
         if rows.num_rows:
             ids = np.arange(self._next_id, self._next_id + rows.num_rows)
             own = [rows.column(name) for name in (*config.keys, *config.passed)]
-            self._waiting.append(
+            self._waiting.add(
                 pa.RecordBatch.from_arrays([pa.array(ids), *own, pa.array(times_ms)], schema=self._schema)
             )
             self._next_id += rows.num_rows
@@ -111,15 +112,9 @@ class SortingGroup(KeyGroup):
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Emit the records up to the watermark, in order of time."""
         self._watermark_ms = watermark_ms
-        if not self._waiting:
-            return
-        rows = concat_batches(self._waiting)
-        times_ms = rows.column(_TIME).to_numpy()
-        due = times_ms <= watermark_ms
-        (places,) = np.nonzero(due)
-        in_order = places[np.argsort(times_ms[places], kind="stable")]
-        out.rows(RESULTS, rows.take(in_order).select(list(self._config.passed)))
-        self._keep(rows, ~due)
+        due = self._waiting.take_due(watermark_ms)
+        if due is not None:
+            out.rows(RESULTS, due.select(list(self._config.passed)))
 
     def header(self) -> Mapping[str, Any]:
         """The watermark and the next id."""
@@ -128,16 +123,13 @@ class SortingGroup(KeyGroup):
     def delta(self) -> bytes | None:
         """The records since the last delta that are still kept."""
         first, self._first_unsaved = self._first_unsaved, self._next_id
-        new = [rows for rows in self._waiting if rows.column(_ID)[-1].as_py() >= first]
-        if not new:
-            return None
-        rows = concat_batches(new)
-        unsaved = rows.column(_ID).to_numpy() >= first
-        return segments.encode({_TABLE: rows if unsaved.all() else rows.filter(pa.array(unsaved))})
+        unsaved = [(rows, rows.column(_ID).to_numpy() >= first) for rows in self._waiting.batches()]
+        new = [rows.filter(pa.array(which)) for rows, which in unsaved if which.any()]
+        return segments.encode({_TABLE: concat_batches(new)}) if new else None
 
     def snapshot(self) -> Iterator[bytes]:
         self._first_unsaved = self._next_id
-        for rows in self._waiting:
+        for rows in self._waiting.batches():
             for start in range(0, rows.num_rows, _ROWS_PER_PIECE):
                 yield segments.encode({_TABLE: rows.slice(start, _ROWS_PER_PIECE)})
 
@@ -145,14 +137,14 @@ class SortingGroup(KeyGroup):
         self._watermark_ms = header["watermark_ms"]
         self._next_id = self._first_unsaved = header["next_id"]
         read = [table.cast(self._schema) for piece in pieces for _, table in segments.decode(piece)]
-        if not (self._waiting or read):
+        known = [*self._waiting.batches(), *read]
+        if not known:
             return
-        rows = concat_batches([*self._waiting, *read])
+        rows = concat_batches(known)
         # A piece may be applied twice. If key groups were changed, records of different keys may have one id.
         names = [_ID, *(f"key{place}" for place in range(len(self._config.keys)))]
         first: Ints = factorize_keys([rows.column(name) for name in names], rows.num_rows).first
         rows = rows.take(np.sort(first))
-        self._keep(rows, rows.column(_TIME).to_numpy() > self._watermark_ms)
-
-    def _keep(self, rows: pa.RecordBatch, which: Any) -> None:
-        self._waiting = [rows if which.all() else rows.filter(pa.array(which))] if which.any() else []
+        rows = rows.filter(pa.array(rows.column(_TIME).to_numpy() > self._watermark_ms))
+        self._waiting = WaitingRows(_TIME)
+        self._waiting.add(rows.take(np.argsort(rows.column(_ID).to_numpy(), kind="stable")))
