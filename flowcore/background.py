@@ -73,8 +73,8 @@ class PeriodicThread:
 class LoggedFailures:
     """A context manager for work that repeats, whose errors are logged and not raised.
 
-    Of failures in a row the first one is logged, with its traceback, and then the first success: on a full
-    disk, work that repeats often would fill the log, too.
+    Of failures in a row by one type of error the first one is logged, with its traceback, and then the first
+    success: on a full disk, work that repeats often would fill the log, too.
 
     Args:
         failed: The message of a failure.
@@ -83,16 +83,16 @@ class LoggedFailures:
 
     def __init__(self, log: logging.Logger, failed: str, recovered: str) -> None:
         self._log, self._failed, self._recovered = log, failed, recovered
-        self._is_failing = False
+        self._failure: type[BaseException] | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         is_failure = isinstance(error, Exception)
-        if is_failure and not self._is_failing:
+        if is_failure and kind is not self._failure:
             self._log.error("%s", self._failed, exc_info=error)
-        if error is None and self._is_failing:
+        if error is None and self._failure is not None:
             self._log.warning("%s", self._recovered)
-        self._is_failing = is_failure
+        self._failure = kind if is_failure else None
         return is_failure

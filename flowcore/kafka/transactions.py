@@ -43,15 +43,10 @@ _FULL_S = 0.1
 _FIRST_STEP = 16
 """How many offsets before its end a ledger is first searched: markers and aborted entries have some."""
 
-_SILENT = {
+_AWAY = {
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - librdkafka's names
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._TRANSPORT,  # noqa: SLF001
-}
-"""What a client says if no broker has answered in time."""
-
-_AWAY = {
-    *_SILENT,
     KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -319,14 +314,15 @@ def _wait_in_steps(ask: Callable[[float], _T]) -> _T:
     """Call a function of a client with a timeout in seconds, again and again until a broker answers.
 
     Raises:
-        KafkaException: No broker has answered in time, or one refuses.
+        KafkaException: No broker has answered in time or was ready, or one refuses.
     """
     end_s = time.monotonic() + _START_S
     while True:
         try:
             return ask(_STEP_S)
         except KafkaException as error:
-            if error.args[0].code() not in _SILENT or time.monotonic() >= end_s:
+            # A broker that is not ready, as after its start, answers so.
+            if not _is_outage(error.args[0]) or time.monotonic() >= end_s:
                 raise
             time.sleep(_FULL_S)
 

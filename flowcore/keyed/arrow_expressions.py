@@ -143,7 +143,14 @@ def _coalesce(arguments: Sequence[Any]) -> Any:
 
 def _in(arguments: Sequence[Any]) -> Any:
     value, *others = arguments
-    return reduce(pc.or_kleene, (pc.equal(value, other) for other in others))
+    if not isinstance(value, pa.Array) or any(isinstance(other, pa.Array) for other in others):
+        return reduce(pc.or_kleene, (pc.equal(value, other) for other in others))
+    listed = [other.as_py() for other in others if other.is_valid]
+    kind: Any = value.type if pa.types.is_string(value.type) else pa.int64()
+    found: Any = pc.is_in(pc.cast(value, kind), value_set=pa.array(listed, kind))
+    if len(listed) < len(others):  # a null of the list may be the value
+        found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
+    return pc.if_else(value.is_valid(), found, pa.scalar(None, pa.bool_()))
 
 
 def _texts(arguments: Sequence[Any]) -> list[Any]:

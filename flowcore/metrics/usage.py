@@ -24,9 +24,13 @@ class Usage:
     threads: int
 
 
-def root_of_run() -> int:
+def root_of_run(*, submitted: bool) -> int:
     """The process below which those of this run are: this one, or the JVM of spark-submit that started it."""
-    return os.getppid() if "PYSPARK_GATEWAY_PORT" in os.environ else os.getpid()
+    parent = os.getppid()
+    with suppress(psutil.Error):  # a JVM that has ended is no parent any more
+        if submitted and psutil.Process(parent).name() == "java":
+            return parent
+    return os.getpid()
 
 
 def process_family(pid: int) -> list[psutil.Process]:

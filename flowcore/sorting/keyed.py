@@ -123,6 +123,8 @@ class SortingGroup(KeyGroup):
     def delta(self) -> bytes | None:
         """The records since the last delta that are still kept."""
         first, self._first_unsaved = self._first_unsaved, self._next_id
+        if first == self._next_id:
+            return None
         unsaved = [(rows, rows.column(_ID).to_numpy() >= first) for rows in self._waiting.batches()]
         new = [rows.filter(pa.array(which)) for rows, which in unsaved if which.any()]
         return segments.encode({_TABLE: concat_batches(new)}) if new else None

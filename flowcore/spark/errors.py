@@ -196,9 +196,11 @@ def _translate_spark_error(what: str, error: Exception, log: str) -> FlowcoreErr
         )
         return BrokerAccessError(msg)
     if _AWAY.search(found):
-        who = "the issuer of its tokens" if _ISSUER_AWAY in found else "its broker"
+        who, did = "its broker", "did not answer in time"
+        if _ISSUER_AWAY in found:
+            who, did = "the issuer of its tokens", "gave no token"
         msg = (
-            f"{what} failed: {who} did not answer in time: {reason}: nothing is lost, the batch runs again "
+            f"{what} failed: {who} {did}: {reason}: nothing is lost, the batch runs again "
             f"when it is back; check {who} and the way to it (details: {log})"
         )
         return UnreachableBrokerError(msg)

@@ -142,12 +142,12 @@ def _measure(  # noqa: PLR0917 - the options of the command
 
 
 def _least(name: str, ratios: Mapping[str, float]) -> dict[str, float]:
-    """The smallest ratio of all cases: without the start of a run, if that was measured, and with it."""
+    """The smallest ratio of all cases, and that without the start of a run if every case has one."""
     by_slope = [ratio for each, ratio in ratios.items() if each.endswith("by_slope")]
     whole = [ratio for each, ratio in ratios.items() if not each.endswith("by_slope")]
-    if not by_slope:
-        return {name: min(whole)} if whole else {}
-    return {name: min(by_slope), f"{name}_with_start": min(whole)}
+    if not whole:
+        return {}
+    return {name: min(whole)} | ({f"{name}_by_slope": min(by_slope)} if len(by_slope) == len(whole) else {})
 
 
 def _ratios(case: Case, rival: str, ours: Figures, theirs: Figures) -> dict[str, float]:

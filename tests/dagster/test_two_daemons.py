@@ -43,7 +43,7 @@ def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
 def test_one_run_writes_and_one_takes_over_when_it_is_killed(ui: Ui, auctions: Any) -> None:
     """Two launches write each bid once; both daemons see a killed worker, and later bids are written too."""
     ensure_topics(auctions.servers, {"enriched-bids": 2})
-    _digest(ui)
+    _compute_history(ui)
     launched = [ui.launch(JOB, LIVE) for _ in range(2)]
     wait_until(lambda: _compare(auctions, 0).nothing_lost_or_wrong, "all bids are enriched", LONGEST_S)
     wait_until(lambda: len(_alive(ui, "STARTED")) == 1, "one of the runs is left", LONGEST_S)
@@ -59,14 +59,14 @@ def test_one_run_writes_and_one_takes_over_when_it_is_killed(ui: Ui, auctions: A
         wait_until(lambda alive=alive: not {*alive} & {*_alive(ui, *NOT_ENDED)}, "the runs end", LONGEST_S)
 
 
-def _digest(ui: Ui) -> None:
-    """Let a run digest the history; one that both daemons launch may fail."""
+def _compute_history(ui: Ui) -> None:
+    """Let a run compute the result of the history; one that both daemons launch may fail."""
     for _ in range(TRIES):
         run = ui.launch("auctions_history")
         wait_until(lambda run=run: ui.run(run)["status"] in ("SUCCESS", "FAILURE"), "the run ends", LONGEST_S)
         if ui.run(run)["status"] == "SUCCESS":
             return
-    pytest.fail(f"none of {TRIES} runs has digested the history")
+    pytest.fail(f"none of {TRIES} runs has computed the result of the history")
 
 
 def _alive(ui: Ui, *statuses: str) -> list[str]:

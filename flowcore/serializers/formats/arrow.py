@@ -56,11 +56,7 @@ class ValueArrowFormat:
     rows: pa.StructType
 
     def decode(self, payloads: Any) -> Any:
-        found = [None if data is None else self._row(data) for data in payloads.to_pylist()]
-        try:
-            return to_arrow(found, self.rows)
-        except MISFIT_ERRORS:
-            return to_arrow([row if self._fits(row) else None for row in found], self.rows)
+        return self._to_arrow([None if data is None else self._row(data) for data in payloads.to_pylist()])
 
     def encode(self, rows: Any) -> Any:
         try:
@@ -80,12 +76,15 @@ class ValueArrowFormat:
         except Exception:  # noqa: BLE001 - a user's format must not fail the other records
             return None
 
-    def _fits(self, row: dict[str, Any] | None) -> bool:
+    def _to_arrow(self, rows: list[dict[str, Any] | None]) -> Any:
+        """The rows; null where one does not fit. Halves of them are converted until it is alone."""
         try:
-            to_arrow([row], self.rows)
+            return to_arrow(rows, self.rows)
         except MISFIT_ERRORS:
-            return False
-        return True
+            if len(rows) == 1:
+                return pa.nulls(1, self.rows)
+        half = len(rows) // 2
+        return pa.concat_arrays([self._to_arrow(rows[:half]), self._to_arrow(rows[half:])])
 
     def _bytes_of(self, one: Any) -> tuple[bytes | None, str | None]:
         try:

@@ -18,6 +18,10 @@ MOST_DIGITS = 1_000
 _LONG = b"0" * (MOST_DIGITS + 1)
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
 _IN_NUMBERS = b".eE+-"
+_NUMBERS = bytes(ord("0") if byte in b"0123456789" + _IN_NUMBERS else ord(" ") for byte in range(256))
+_STRIDE = 32
+_FEWEST_SAMPLES = b"0" * ((MOST_DIGITS + 1) // _STRIDE)
+"""What every 32nd byte of a long number has at least."""
 _STEPS = bytes({"[": 1, "{": 1, "]": 255, "}": 255}.get(chr(byte), 0) for byte in range(256))
 _OTHERS = bytes(byte for byte in range(256) if not _STEPS[byte])
 # Possessive, and without its last quotation mark if that is missing, so that nothing is read twice.
@@ -45,7 +49,8 @@ def exceeds_limits(data: bytes) -> bool:
 
 
 def _has_long_number(text: bytes) -> bool:
-    return _LONG in text.translate(_DIGITS, _IN_NUMBERS)
+    may_have = _FEWEST_SAMPLES in text[::_STRIDE].translate(_NUMBERS)
+    return may_have and _LONG in text.translate(_DIGITS, _IN_NUMBERS)
 
 
 def _levels(text: bytes) -> int:

@@ -166,18 +166,19 @@ class _Parser:
 
     def _in(self, value: exp.Expr, given: Sequence[exp.Expr]) -> ArrowExpression:
         """One call, however long the list is."""
-        for each in given:
-            self._compare("equal", value, each)  # whether they can be compared
-        return self._call("in", *(self.parse(each)[0] for each in (value, *given)))
+        return self._call("in", *self._comparable("equal", value, *given))
 
     def _compare(self, function: str, left: exp.Expr, right: exp.Expr) -> ArrowExpression:
         """A comparison of whole numbers, or of texts for equality."""
-        operands = [self.parse(each) for each in (left, right)]
+        return self._call(function, *self._comparable(function, left, right))
+
+    def _comparable(self, function: str, *trees: exp.Expr) -> list[ArrowExpression]:
+        operands = [self.parse(each) for each in trees]
         kinds = {kind for _, kind in operands}
         is_text = kinds == {_TEXT} and function in ("equal", "not_equal")
         if not (is_text or kinds <= _BITS.keys()):
             raise _UnknownError
-        return self._call(function, *(each for each, _ in operands))
+        return [each for each, _ in operands]
 
     def _value(self, tree: exp.Expr) -> TypedExpression:
         match tree:

@@ -7,6 +7,9 @@ functions need several calls for each function.
 from collections.abc import Mapping, Sequence
 
 import sqlglot
+from sqlglot import exp
+
+from flowcore.api.expressions import is_aggregate
 
 __all__ = [
     "BATCH_CLOCK_MS", "JSON_OPTIONS", "STRICT_TIMES", "TIME_FORMATS", "displayable_timestamp", "json_object",
@@ -102,6 +105,8 @@ def displayable_timestamp(time_ms: str) -> str:
 def saturate_times(text: str) -> str:
     """An expression whose times from numbers do not fail: a number that is too large is the largest one.
 
+    A time of an aggregate is left as it is: the aggregate would be there several times.
+
     >>> saturate_times("timestamp_millis(`at`)")
     'timestamp_millis(CASE WHEN (`at`) > 9223372036854775 THEN 9223372036854775 WHEN (`at`) < \
 -9223372036854775 THEN -9223372036854775 ELSE `at` END)'
@@ -115,7 +120,7 @@ def saturate_times(text: str) -> str:
             continue
         start = tokens[number + 1].end + 1
         end = _closing(tokens[number + 2 :])
-        if end is not None:
+        if end is not None and not _aggregates(text[start:end]):
             argument = saturate_times(text[start:end])
             saturated = (
                 f"CASE WHEN ({argument}) > {most} THEN {most} WHEN ({argument}) < -{most} THEN -{most} "
@@ -123,6 +128,11 @@ def saturate_times(text: str) -> str:
             )
             return f"{text[:start]}{saturated}{saturate_times(text[end:])}"
     return text
+
+
+def _aggregates(text: str) -> bool:
+    tree = sqlglot.parse_one(text, dialect="spark")
+    return any(map(is_aggregate, tree.find_all(exp.Func, exp.Any)))
 
 
 def _closing(tokens: Sequence[sqlglot.Token]) -> int | None:

@@ -11,7 +11,7 @@ from pyspark.java_gateway import launch_gateway
 from flowcore.errors import SettingsError
 from flowcore.settings import SECRET_VALUES, SPARK_SECRETS, Settings, is_spark_secret, secret_keys
 
-__all__ = ["redaction", "require_encryption", "start_jvm"]
+__all__ = ["is_submitted", "redaction", "require_encryption", "start_jvm"]
 
 _REDACTION = "spark.redaction.regex"
 _SECRETS = f"(?i){SPARK_SECRETS}|{SECRET_VALUES}"
@@ -62,6 +62,11 @@ def require_encryption(given: Mapping[str, str], settings: Settings) -> None:
         raise SettingsError(msg)
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit has started this process, and the driver's JVM before it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def start_jvm(config: Mapping[str, str], umask: int) -> None:
     """Start the JVM of this process unless it runs.
 
@@ -76,7 +81,7 @@ def start_jvm(config: Mapping[str, str], umask: int) -> None:
         SettingsError: The user's pattern for what is hidden is not a pattern.
     """
     started = SparkContext._gateway is not None  # noqa: SLF001 - PySpark keeps it here only
-    if started or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if started or is_submitted():
         return
     hidden = _of_user(config)
     public = SparkConf(loadDefaults=False)

@@ -29,6 +29,7 @@ from flowcore.planner.plan import Plan
 from flowcore.planner.rules.execution import read_thresholds
 from flowcore.spark.checkpoint.offset_log import committed_offsets
 from flowcore.spark.context import Context, output_servers
+from flowcore.spark.run.jvm import is_submitted
 from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
 from flowcore.spark.run.spark_query import RunningBatch
 from flowcore.spark.topics.offsets import TopicEnds, start_offsets
@@ -143,7 +144,7 @@ class RunMeter:
             self._poll_transactions()
             now_ms, silent_s = read_clock_ms(), self._topics.silent_s
             queries = tuple(self._read(name, now_ms) for name in self._queries)
-        usage = read_usage(root_of_run())
+        usage = read_usage(root_of_run(submitted=is_submitted()))
         if state != "running":  # those that are still active are about to be stopped
             queries = tuple(replace(query, active=False) for query in queries)
         return FlowProgress(

@@ -26,7 +26,7 @@ from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.context import spark_log
 from flowcore.spark.run.fork_client import SERVER
-from flowcore.spark.run.jvm import redaction, require_encryption, start_jvm
+from flowcore.spark.run.jvm import is_submitted, redaction, require_encryption, start_jvm
 from flowcore.spark.run.private import prepare_state_folder
 from flowcore.spark.run.scratch import make_scratch, remove_scratch
 
@@ -95,7 +95,7 @@ def session_config(
     """
     cores = os.cpu_count() or 1
     submitted: dict[str, str] = {}
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process and the driver's JVM
+    if is_submitted():
         SparkContext._ensure_initialized()  # noqa: SLF001 - a SparkConf reads that JVM only if it is connected
         submitted = dict(SparkConf().getAll())
     given = {**submitted, **settings.spark}
@@ -207,8 +207,8 @@ def _is_not_from_py4j(record: logging.LogRecord) -> bool:
 
 def _worker_python(settings: Settings) -> str:
     """The driver's Python; on this machine, by a script that starts it in half the time."""
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # the JVM has no environment of ours
-    is_local = settings.spark.get("spark.master", "local").startswith("local") and not submitted
+    # A JVM of spark-submit has no environment of ours.
+    is_local = settings.spark.get("spark.master", "local").startswith("local") and not is_submitted()
     # A downloaded Spark has its Python packages in archives only.
     is_installed = all(Path(package.__file__ or "").is_file() for package in (pyspark, py4j))
     return str(_SCRIPT) if is_local and is_installed and os.access(_SCRIPT, os.X_OK) else sys.executable

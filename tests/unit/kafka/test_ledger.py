@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from flowcore.delivery import LedgerEntry, LedgerTerms
 from flowcore.errors import DeliveryError, UnreachableBrokerError
@@ -120,3 +121,21 @@ def test_wait_for_a_slow_broker_goes_on(monkeypatch: pytest.MonkeyPatch) -> None
     for ask in (writer._count_slots, lambda: writer._start(0), lambda: writer._last_entry(0)):
         with pytest.raises(UnreachableBrokerError):
             ask()
+
+
+def test_start_waits_for_a_broker_that_is_not_ready() -> None:
+    """As after its restart, while it reads its transactions; another answer is an error at once."""
+    asked = []
+
+    def ask(_: float) -> str:
+        asked.append(1)
+        if len(asked) < 3:
+            raise KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True))
+        if len(asked) == 3:
+            return "ready"
+        raise KafkaException(KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+
+    assert transactions._wait_in_steps(ask) == "ready"
+    with pytest.raises(KafkaException):
+        transactions._wait_in_steps(ask)
+    assert len(asked) == 4

@@ -78,5 +78,19 @@ def test_stack_decides_nothing() -> None:
 
 def test_hostile_text_is_searched_once() -> None:
     """A megabyte of marks that open a text and never close it takes no minutes."""
-    for hostile in (b'"' + b'\\"' * 500_000, b'"\\"' * 300_000, (NINES.encode() + b" ") * 1_000):
-        assert not exceeds_limits(hostile + b"[" * 10)
+    for hostile, is_beyond in (
+        (b'"' + b'\\"' * 500_000, False),
+        (b'"\\"' * 300_000, False),
+        ((NINES.encode() + b" ") * 1_000, True),
+    ):
+        assert exceeds_limits(hostile + b"[" * 501) == is_beyond
+
+
+@pytest.mark.parametrize("start", range(40))
+def test_number_is_found_wherever_it_begins(start: int) -> None:
+    """Only some bytes are looked at first."""
+    text = b" " * start + b'{"z":'
+
+    assert exceeds_limits(text + NINES.encode() + b"9}")
+    assert exceeds_limits(text + b"-" + b"9" * 600 + b"." + b"9" * 390 + b"e-" + b"9" * 11 + b"}")
+    assert not exceeds_limits(text + NINES.encode() + b"}" + b" " * 100)

@@ -8,6 +8,7 @@ from pyspark import cloudpickle
 
 from flowcore.keyed.arrow_expressions import Evaluation, Field
 from flowcore.spark.frame.arrow_sql import TypedExpression, parse_expression
+from flowcore.spark.frame.sql import saturate_times
 
 FIELDS: dict[str, TypedExpression | None] = {"n": (Field("n"), "BIGINT"), "t": (Field("t"), "STRING")}
 
@@ -30,6 +31,8 @@ def test_in_takes_a_list_of_any_length(values: int) -> None:
         ("n NOT IN (1, 7)", [False, None, True]),
         ("7 IN (1, n)", [False, None, False]),
         ("t IN ('a', '')", [True, None, False]),
+        ("n IN (2, nullif(1, 1))", [None, None, True]),
+        ("n IN (1, 9223372036854775807)", [True, None, False]),
     ],
 )
 def test_null_is_neither_in_a_list_nor_not_in_it(text: str, expected: list[bool | None]) -> None:
@@ -58,10 +61,16 @@ def test_deep_expressions_are_left_to_spark(text: str) -> None:
 
 
 def test_column_made_of_columns_counts_with_them() -> None:
-    """An expression over many steps is as deep as one that was written at once,."""
+    """An expression over many steps is as deep as one that was written at once."""
     value, steps = FIELDS["n"], 0
     while value is not None:
         cloudpickle.dumps(value)
         value, steps = parse_expression("n + n", {"n": value}), steps + 1
 
     assert 20 < steps < 60
+
+
+def test_time_of_an_aggregate_has_it_once() -> None:
+    """Spark would keep the state of each copy of one that depends on the order of records."""
+    assert saturate_times("timestamp_millis(last(at))") == "timestamp_millis(last(at))"
+    assert saturate_times("max(timestamp_millis(at))").count("max(") == 1
