@@ -92,7 +92,7 @@ class Driver:
     @property
     def jvm(self) -> int:
         """Process id of its JVM."""
-        return next(pid for pid, command in self.look_at_family().items() if _program(command) == "java")
+        return next(pid for pid, command in self.look_at_family().items() if _is_jvm(command))
 
     @property
     def executors(self) -> list[int]:
@@ -157,7 +157,7 @@ class Driver:
         self._killed = True
 
     def _jvm_exists(self) -> bool:
-        return any(_program(command) == "java" for command in self.look_at_family().values())
+        return any(map(_is_jvm, self.look_at_family().values()))
 
     def _wait_for_line(self, line: str, what: str, *, ends: bool = False) -> None:
         def is_there() -> bool:
@@ -214,6 +214,11 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def _is_jvm(command: str) -> bool:
+    """Whether a command is that of a JVM of Spark, and not of its launcher, which ends soon."""
+    return _program(command) == "java" and "org.apache.spark.launcher.Main" not in command
 
 
 def _program(command: str) -> str:
