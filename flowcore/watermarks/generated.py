@@ -154,7 +154,8 @@ class GeneratedWatermarks:
 
     def activate(self, partitions: tuple[str, ...]) -> None:
         """Make partitions active whose records are about to be taken; the watermark stays."""
-        self.merged.idle_channels[self._numbers(partitions)] = False
+        at = self._numbers(partitions)  # before the array is taken: a partition may be new
+        self.merged.idle_channels[at] = False
         self._begin_or_end_idle_period(None)
 
     def poll(self, now_ms: int) -> None:

@@ -298,3 +298,15 @@ def _watermarks(emitted: list[Any]) -> Iterator[int]:
     for element in emitted:
         if isinstance(element, Watermark):
             yield element.timestamp_ms
+
+
+def test_records_of_an_added_partition_are_followed() -> None:
+    """A running query reads a partition that did not exist when it was started, and it holds event time."""
+    source = WatermarkSource(bounded_out_of_orderness(timedelta(0)), ("0",))
+    progress = WatermarkProgress({"s": source})
+    for newest in (NewestTimes.of({"0": 5_000}), NewestTimes.of({"0": 9_000, "1": 3_000})):
+        assert [*progress.follow({}, {"s": newest})] == []
+        progress.take("s", newest)
+        progress.poll(1)
+
+    assert progress.watermark_ms == 4_999
