@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -113,12 +113,12 @@ def _persons(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     columns: dict[str, Any] = {
         "id": found["person_id"],
         "name": found["name"],
-        "email_address": pick(_EMAILS, "email address"),
-        "credit_card": pick(_CARDS, "credit card"),
+        "email_address": pick(_email_addresses(), "email address"),
+        "credit_card": pick(_cards(), "credit card"),
         "city": found["city"],
         "state": found["state"],
         "date_time": found["joined_ms"],
-        "extra": pick(_PERSON_FILLERS, "extra"),
+        "extra": pick(_fillers(7, PERSON_FILLER), "extra"),
     }
     return pa.table(columns)
 
@@ -128,15 +128,15 @@ def _auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     pick = partial(_pick, config, found["auction_id"].to_numpy())
     columns: dict[str, Any] = {
         "id": found["auction_id"],
-        "item_name": pick(_ITEMS, "item name"),
-        "description": pick(_DESCRIPTIONS, "description"),
+        "item_name": pick(_texts(11, 3, 20), "item name"),
+        "description": pick(_texts(13, 3, 100), "description"),
         "initial_bid": _cents(found["initial_bid"]),
         "reserve": _cents(found["reserve"]),
         "date_time": found["opened_ms"],
         "expires": found["expires_ms"],
         "seller": found["seller"],
         "category": found["category"],
-        "extra": pick(_AUCTION_FILLERS, "extra"),
+        "extra": pick(_fillers(9, AUCTION_FILLER), "extra"),
     }
     return pa.table(columns)
 
@@ -154,7 +154,7 @@ def _bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
         "channel": _CHANNEL_NAMES.take(number),
         "url": _CHANNEL_URLS.take(number),
         "date_time": found["bid_time_ms"],
-        "extra": _pick(config, events, _BID_FILLERS, "extra"),
+        "extra": _pick(config, events, _fillers(5, BID_FILLER), "extra"),
     }
     return pa.table(columns)
 
@@ -213,25 +213,19 @@ def _fillers(seed: int, average: int) -> pa.StringArray:
     return _texts(seed, average * 4 // 5, average * 6 // 5)
 
 
+@cache  # made when events are, since queries need none
 def _texts(seed: int, shortest: int, longest: int) -> pa.StringArray:
     sizes = np.random.default_rng(seed + 1).integers(shortest, longest + 1, _TEXTS)
     return pa.array(_words(seed, _TEXTS, sizes))
 
 
-_BID_FILLERS: Final = _fillers(5, BID_FILLER)
-_PERSON_FILLERS: Final = _fillers(7, PERSON_FILLER)
-_AUCTION_FILLERS: Final = _fillers(9, AUCTION_FILLER)
-_ITEMS: Final = _texts(11, 3, 20)
-_DESCRIPTIONS: Final = _texts(13, 3, 100)
-_EMAILS: Final = pa.array(
-    [
-        f"{name}@{host}.com"
-        for name, host in zip(_texts(15, 3, 7).to_pylist(), _texts(17, 3, 5).to_pylist(), strict=True)
-    ]
-)
-_CARDS: Final = pa.array(
-    [
-        " ".join(f"{part:04}" for part in parts)
-        for parts in np.random.default_rng(19).integers(0, 10_000, (_TEXTS, 4))
-    ]
-)
+@cache
+def _email_addresses() -> pa.StringArray:
+    names, hosts = _texts(15, 3, 7).to_pylist(), _texts(17, 3, 5).to_pylist()
+    return pa.array([f"{name}@{host}.com" for name, host in zip(names, hosts, strict=True)])
+
+
+@cache
+def _cards() -> pa.StringArray:
+    numbers = np.random.default_rng(19).integers(0, 10_000, (_TEXTS, 4))
+    return pa.array([" ".join(f"{part:04}" for part in parts) for parts in numbers])

@@ -250,8 +250,7 @@ class WatermarkSender:
             self._has_lagged = QUERY in kept.get("backlog", {}).get("inputs", {})
             # A channel may have become active in a batch that was committed and not polled.
             if kept.get("batch", self._last_batch) < self._last_batch:
-                for name in self._followed:
-                    self._watermarks.activate(name)
+                self._activate_sources()
             if self._backlog.backlog is not None:
                 self._attributes.append(RecordAttributes(self._backlog.backlog))
         self._take_own_backlog()
@@ -325,10 +324,13 @@ class WatermarkSender:
 
     def _activate(self) -> None:
         """Let all channels and key groups be active, since Spark has dropped reports that were not polled."""
-        for name in self._followed:
-            self._watermarks.activate(name)
+        self._activate_sources()
         if self._key_groups is not None:
             self._key_groups.activate()
+
+    def _activate_sources(self) -> None:
+        for name in self._followed:
+            self._watermarks.activate(name)
 
     @staticmethod
     def _combine(

@@ -182,6 +182,22 @@ def _controls(*sent: tuple[str, Watermark | WatermarkStatus], count: int | None 
     return {**found, "others_count": len(found["others"]) if count is None else count}
 
 
+def _sender(folder: Path) -> tuple[WatermarkSender, Writer]:
+    """The sender of a query that copies a tagged topic, and what it writes."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", elements="tagged"))
+    bids.write("out", KafkaTopic("out", elements="tagged"))
+    (query,) = plan_flow(flow, "micro-batch").live_queries
+    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
+    writer = Writer()
+    sender = WatermarkSender(
+        query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
+        writer=writer, clock=clock, interval=timedelta(0), state=folder / "watermarks.json",  # type: ignore[arg-type]
+        key_groups=None, require_lease=lambda: None,
+    )  # fmt: skip
+    return sender, writer
+
+
 @pytest.mark.parametrize(
     ("count", "known", "expected"),
     [
@@ -196,18 +212,9 @@ def test_channel_whose_status_may_have_been_missed_holds_the_watermark(
     count: int, known: list[Any], expected: list[Any], tmp_path: Path
 ) -> None:
     """It may have become active, and its records would be late by the watermark of the others."""
-    flow = Flow("f")
-    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", elements="tagged"))
-    bids.write("out", KafkaTopic("out", elements="tagged"))
-    (query,) = plan_flow(flow, "micro-batch").live_queries
     running: Any = Running()
-    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
-    writer = Writer()
-    sender = WatermarkSender(
-        query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
-        writer=writer, clock=clock, interval=timedelta(0), state=tmp_path / "watermarks.json",  # type: ignore[arg-type]
-        key_groups=None, require_lease=lambda: None,
-    ).follow(running)  # fmt: skip
+    sender, writer = _sender(tmp_path)
+    sender.follow(running)
     running.observe(_controls(("a", Watermark(100)), ("b", Watermark(100)), ("b", IDLE)))
     sender._try_to_poll()
     running.observe(_controls(("a", Watermark(200))))
@@ -231,20 +238,10 @@ def test_channel_may_have_become_active_in_a_batch_that_was_not_polled(
     committed: int, expected: list[Any], tmp_path: Path
 ) -> None:
     """A kill between the commit and the poll loses the elements of the batch."""
-    flow = Flow("f")
-    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", elements="tagged"))
-    bids.write("out", KafkaTopic("out", elements="tagged"))
-    (query,) = plan_flow(flow, "micro-batch").live_queries
-    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
 
     def start() -> tuple[WatermarkSender, Any, Writer]:
         running: Any = Running()
-        writer = Writer()
-        sender = WatermarkSender(
-            query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
-            writer=writer, clock=clock, interval=timedelta(0), state=tmp_path / "watermarks.json",  # type: ignore[arg-type]
-            key_groups=None, require_lease=lambda: None,
-        )  # fmt: skip
+        sender, writer = _sender(tmp_path)
         sender.begin(lags=None)
         return sender.follow(running), running, writer
 
@@ -268,19 +265,10 @@ def test_channel_may_have_become_active_in_a_batch_that_was_not_polled(
 @pytest.mark.parametrize("batches", [99, 100], ids=["all-reported", "one-lost"])
 def test_channel_may_have_become_active_in_a_batch_whose_report_is_lost(batches: int, tmp_path: Path) -> None:
     """Spark keeps the reports of a hundred batches, and the process may not run for so long."""
-    flow = Flow("f")
-    bids = flow.read("bids", KafkaTopic("bids", schema="id BIGINT", elements="tagged"))
-    bids.write("out", KafkaTopic("out", elements="tagged"))
-    (query,) = plan_flow(flow, "micro-batch").live_queries
     running: Any = Running()
     running._jsq = SimpleNamespace(recentProgress=lambda: running.reports[-100:])
-    clock: Any = SimpleNamespace(now_ms=lambda: 1_000, every=lambda *_: contextlib.nullcontext())
-    writer = Writer()
-    sender = WatermarkSender(
-        query, watermarks=watermarks_of(query, {"bids": 1}, polls=True, expiry_ms=None),
-        writer=writer, clock=clock, interval=timedelta(0), state=tmp_path / "watermarks.json",  # type: ignore[arg-type]
-        key_groups=None, require_lease=lambda: None,
-    ).follow(running)  # fmt: skip
+    sender, writer = _sender(tmp_path)
+    sender.follow(running)
     running.observe(_controls(("a", Watermark(100)), ("b", Watermark(100)), ("b", IDLE)))
     sender._try_to_poll()
 
